@@ -212,7 +212,7 @@ def where_on(record: ClusterRecord) -> Where:
 
 
 def _where(cluster: ClusterFacts) -> Where:
-    return Where(cluster.machine, max(cluster.slots // cluster.nodes, 1))
+    return Where(cluster.machine, max(cluster.slots // cluster.nodes, 1), cluster.was_there)
 
 
 def _facts(record: ClusterRecord, phases: Mapping[str, ExperimentPhases]) -> ClusterFacts:

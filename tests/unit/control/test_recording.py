@@ -210,6 +210,36 @@ def test_how_long_what_comes_once_took_is_kept_of_the_first_attempts_only(tmp_pa
     assert (kept[0].attempt, kept[0].offer, kept[0].at) == ("r/main/0/1", "local", BEGAN)
 
 
+def test_machines_that_were_there_are_waited_for_until_the_first_has_its_place(bench):
+    kept, forget = [], Effect(EffectKind.FORGET, "main", 0, 1)
+    bench.recorder.keep_phases = kept.extend
+    jobs = {EffectKind.STAGE: Job(True, took=(PhaseDuration("staging", "", 0.5),))}
+    bench.recorder.where = lambda _: Where("m4.large", 2)
+    bench.recorder.took(forget, jobs, BEGAN, place_s=2.0)
+    bench.recorder.where = lambda _: Where("m4.large", 2, was_there=True)
+    bench.recorder.took(forget, jobs, BEGAN, place_s=2.0)
+    bench.recorder.took(forget, jobs, BEGAN)
+    phases = [(each.took.phase, each.took.seconds) for each in kept]
+    assert phases == [("staging", 0.5), ("staging", 0.5), ("machines", 1.5), ("staging", 0.5)]
+
+
+def test_until_it_ran_is_staging_too(bench):
+    kept = []
+    bench.recorder.keep_phases = kept.extend
+    jobs = {
+        EffectKind.STAGE: Job(
+            True, took=(PhaseDuration("setup", "a", 8.0), PhaseDuration("staging", "", 0.5))
+        )
+    }
+    for number, launch_s in enumerate((0.75, None)):
+        bench.recorder.took(Effect(EffectKind.FORGET, "main", number, 1), jobs, BEGAN, launch_s=launch_s)
+    assert [(each.took.phase, each.took.seconds) for each in kept] == [
+        ("setup", 8.0),
+        ("staging", 1.25),
+        ("staging", 0.5),
+    ]
+
+
 @pytest.mark.parametrize(
     ("waited", "used", "by_all", "stolen", "is_here", "held"),
     [

@@ -13,6 +13,7 @@ from trainmaster.spec.log_normal import LogNormal
 
 #: Beliefs before any were seen, in seconds, on machines that are rented; and on machines that stay.
 RENTED: Final = {
+    "machines": LogNormal(1.5, 0.6),  # only of those that an earlier run has kept: until it has them again
     "setup": LogNormal(20.0, 1.0),
     "image": LogNormal(40.0, 1.0),
     "data": LogNormal(2.0, 1.2),
@@ -61,7 +62,7 @@ class PhaseHistory:
     """A phase of one experiment.
 
     Attributes:
-        name: ``setup``, ``image``, ``data``, ``staging`` or ``saving``.
+        name: ``setup``, ``image``, ``data``, ``staging``, ``saving``; of warm machines ``machines``, too.
         content: hash of what it is; empty where all are alike.
         seen: of earlier runs, the newest first.
         is_there: on a machine that stays, its result is there already; None if nothing is known of that.

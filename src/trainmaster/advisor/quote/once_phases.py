@@ -11,7 +11,13 @@ from numpy.typing import NDArray
 
 from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.market.machines import Machines, codes, joined
-from trainmaster.advisor.market.phases import NOTHING, MachineCountEffect, Waited, machines_belief
+from trainmaster.advisor.market.phases import (
+    NOTHING,
+    MachineCountEffect,
+    PhaseHistory,
+    Waited,
+    machines_belief,
+)
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model.shapes import Floats
 from trainmaster.dataclass import dataclass
@@ -46,7 +52,7 @@ class OncePhases:
         found: dict[str, Floats] = {}
         for stream, (name, medians, spreads) in enumerate(self._beliefs):
             median, spread = medians[some.machine], spreads[some.machine]
-            if name == "machines":  # all of them have to be there
+            if name == "machines" and not self.workload.is_warm:  # all of them have to be there
                 median, spread = self._all_there(*self._slowest(median, spread, some), some)
             drawn = median * np.exp(spread * world(30 + stream))
             found[name] = drawn + found.get(name, 0.0)  # there may be several data
@@ -85,7 +91,7 @@ class OncePhases:
             provider, region = offer.provider, offer.region
             can, name = capabilities_of(provider), measured_name(provider, offer.instance_type)
             mine = [self._wait(offer)]
-            for each in self.workload.once:
+            for each in self._brought:
                 saved = each.name in _SAVED and (provider, region) in self.workload.prepared_in
                 stays = not can.rents or (self.workload.is_warm and each.name in _SAVED)
                 mine.append(NOTHING if saved else each.belief(name, stays=stays))
@@ -93,7 +99,7 @@ class OncePhases:
             mine.append(can.giving_back_s.learnt(self.gave_back_s) if goes else NOTHING)
             by_kind.append(mine)
         found = []
-        names = ("machines", *(each.name for each in self.workload.once), _GIVING_BACK)
+        names = ("machines", *(each.name for each in self._brought), _GIVING_BACK)
         for name, some in zip(names, zip(*by_kind, strict=True), strict=True):
             medians = np.array([each.median for each in some])[rows]
             if name == "machines" or medians.any():
@@ -136,10 +142,16 @@ class OncePhases:
         rows = [numbers[o.provider, o.region, o.instance_type] for o in here]
         return list(kinds.values()), np.array(rows, dtype=int)
 
+    @property
+    def _brought(self) -> list[PhaseHistory]:
+        """Phases that come once the machines are there."""
+        return [each for each in self.workload.once if each.name != "machines"]
+
     def _wait(self, offer: Offer) -> LogNormal:
-        """For one machine."""
-        if self.workload.is_warm:
-            return NOTHING
-        prior = capabilities_of(offer.provider).provisioning_s
+        """For one machine; for warm ones, until the run has them."""
         name = measured_name(offer.provider, offer.instance_type)
+        if self.workload.is_warm:
+            again = [each.belief(name, stays=False) for each in self.workload.once if each.name == "machines"]
+            return again[0] if again else NOTHING
+        prior = capabilities_of(offer.provider).provisioning_s
         return machines_belief(prior, self.waited, offer.provider, name, offer.vcpus)

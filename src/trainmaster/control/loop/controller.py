@@ -160,7 +160,8 @@ class Controller:
         ends = {name: it for name, it in self.policies.items() if not experiments[name].serves}
         self._silence_notes = SilenceNotes(ends)
         self._gangs: dict[str, GangStatus] = {}
-        self._launched: set[str] = set()
+        self._launched: dict[str, float] = {}  # when, by our clock
+        self._first: tuple[str, float] | None = None  # the first attempt, and when it was submitted
         self._stopping: dict[str, float] = {}
         self._checkpoint_at: dict[str, float] = {}
         self._running_since: dict[str, float] = {}  # by our clock: nodes have their own
@@ -515,7 +516,13 @@ class Controller:
             gang = self._gangs.get(attempt)
             if self.recorder is not None:
                 jobs = self.jobs.of(effect.experiment, effect.task, effect.attempt)
-                self.recorder.took(effect, jobs, self.clock())
+                place_s = launch_s = None
+                if (launched_at := self._launched.get(attempt)) is not None:
+                    if self._first is not None and self._first[0] == attempt:
+                        place_s = launched_at - self._first[1]
+                    if (since := self._running_since.get(attempt)) is not None:
+                        launch_s = since - launched_at
+                self.recorder.took(effect, jobs, self.clock(), place_s=place_s, launch_s=launch_s)
                 self.recorder.ended(effect, gang, self.clock())
             if gang is None or gang.phase is not Phase.EXITED:
                 # Given up without having seen its end: the node must not bring it back to life.
@@ -525,7 +532,7 @@ class Controller:
             for memory in (self._gangs, self._stopping, self._checkpoint_at, self._running_since):
                 memory.pop(attempt, None)
             self._notes.forget(attempt)
-            self._launched.discard(attempt)
+            self._launched.pop(attempt, None)
             self._reached.pop(attempt, None)
             self._doomed.pop((effect.experiment, effect.task), None)
             if self.services is not None:
@@ -535,14 +542,18 @@ class Controller:
             return  # a later step of the same turn has overtaken it
         match effect.kind:
             case EffectKind.SUBMIT:
-                self._launched.discard(attempt)
+                self._launched.pop(attempt, None)
                 # What was staged for a place that it has lost says nothing about the next one.
                 self.jobs.drop(effect.experiment, effect.task, effect.attempt)
+                if self._first is None:
+                    self._first = attempt, self.clock()
+                elif self._first[0] == attempt:
+                    self._first = "", 0.0
                 self.executor.submit([self.actions.request(task)])
                 self._gangs[attempt] = GangStatus(attempt, Phase.QUEUED)
             case EffectKind.LAUNCH:
                 self.executor.launch(attempt, self.actions.launch_environment(task, self._gangs[attempt]))
-                self._launched.add(attempt)
+                self._launched[attempt] = self.clock()
             case EffectKind.STOP:
                 if self._stopping.get(attempt, float("inf")) > effect.grace_s:
                     self.executor.stop(attempt, effect.grace_s, stacks=effect.stacks)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,10 +60,12 @@ class Where:
     Attributes:
         offer: name of the instance type, or ``local``.
         cores: of one machine.
+        was_there: an earlier run has kept it.
     """
 
     offer: str
     cores: int
+    was_there: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,19 +139,45 @@ class Recorder:
                 if found is not None:
                     self.keep([Recorded(attempt, task.experiment, found)])
 
-    def took(self, effect: Effect, jobs: Mapping[EffectKind, Job], now: float) -> None:
+    def took(
+        self,
+        effect: Effect,
+        jobs: Mapping[EffectKind, Job],
+        now: float,
+        *,
+        place_s: float | None = None,
+        launch_s: float | None = None,
+    ) -> None:
         """An attempt is over: how long what was done for it took.
 
         What is brought to a machine is there for those that come later: the first one of each kind counts.
+
+        Args:
+            effect: forgets it.
+            jobs: what was done for it.
+            now: by the clock of whoever drives it.
+            place_s: from asking for its place until it was launched; None: others may have been in its way.
+                Machines that were there before the run are waited for that long, less the staging.
+            launch_s: from then on until it ran, which is staging, too; None: that was not seen.
         """
         attempt = attempt_id(self.run, effect.experiment, effect.task, effect.attempt)
-        found = []
-        for each in (each for job in jobs.values() for each in job.took):
-            offer, most = self.where(attempt).offer, 1 if each.content else MOST_PHASES
+        took = [each for job in jobs.values() for each in job.took]
+        if not took:
+            return
+        where, found = self.where(attempt), []
+        if where.was_there and place_s is not None:
+            from trainmaster.control.decide.task import PhaseDuration
+
+            staged_s = sum(each.seconds for each in took if each.phase != "saving")
+            took.append(PhaseDuration("machines", "", max(place_s - staged_s, 0.0)))
+        for each in took:
+            offer, most = where.offer, 1 if each.content else MOST_PHASES
             key = effect.experiment, offer, each.phase, each.content
             if self._phases[key] < most:
                 self._phases[key] += 1
-                found.append(RecordedPhase(attempt, effect.experiment, each, offer, now))
+                more_s = max(launch_s or 0.0, 0.0) if each.phase == "staging" else 0.0
+                whole = replace(each, seconds=each.seconds + more_s)
+                found.append(RecordedPhase(attempt, effect.experiment, whole, offer, now))
         if found:
             self.keep_phases(found)
 

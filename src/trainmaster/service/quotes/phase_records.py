@@ -93,7 +93,7 @@ class ExperimentPhases:
         beliefs = {
             (each.name, n): each.belief(offer, stays=stays or (self.is_warm and each.name in _IN_IMAGE))
             for n, each in enumerate(self.histories)
-            if each.name not in saved
+            if each.name not in saved and each.name != "machines"
         }
         before = tuple((name, belief) for (name, _), belief in beliefs.items() if name != "saving")
         after = [belief for (name, _), belief in beliefs.items() if name == "saving"]
@@ -175,7 +175,7 @@ def _histories(
         parts.append(("setup", part_hash(own), is_made))
     brought = (each for each in experiment.data.values() if not is_here or each.directory is None)
     parts += [("data", part_hash(each.identity), None) for each in brought]
-    parts += [("staging", "", None), ("saving", "", None)]
+    parts += [("machines", "", None), ("staging", "", None), ("saving", "", None)]
     histories = []
     for name, content, is_there in parts:
         past = _past(service.database, name, content)
