@@ -236,7 +236,7 @@ def _leaves(decision: Decision, machine: Machine, node: Node, now: float) -> Non
 def _is_replaced(decision: Decision, machine: Machine, node: Node | None, seen: Seen, now: float) -> None:
     """A machine with too little memory goes as soon as nothing works on it any more."""
     is_unused = not (seen.is_formed or seen.head)
-    leaving = replace(machine, is_leaving=True)  # no loss: why it goes was told
+    leaving = replace(machine, is_leaving=True, is_too_small=True)  # no loss: why it goes was told
     if is_unused or machine.id in seen.vacant:
         _is_over(decision, leaving, node, seen, now, ("one with more memory takes its place", True))
     elif not machine.is_leaving:

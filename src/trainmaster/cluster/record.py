@@ -49,6 +49,7 @@ class Machine:
         zone: where it came to be.
         started_at, ended_at: Unix seconds between which it is billed; None: not yet.
         is_leaving: its provider takes it back soon: its seat is free, though it still works.
+        is_too_small: something ran out of memory on such machines: it leaves for one with more.
         is_over: it is given back, gone, or was refused: its seat is free.
         is_broken: it could not become a node.
         has_joined: it was a node of the cluster, whichever process drives the run now.
@@ -82,6 +83,7 @@ class Machine:
     slow_why: str = ""
     slowdown: float = 1.0
     left_provider: str = ""
+    is_too_small: bool = False
 
     @property
     def holds_seat(self) -> bool:
@@ -310,8 +312,9 @@ class ClusterRecord:
         if self.brought is None:  # 0.2.0 does not know the key
             del data["brought"]
         for machine in data["machines"]:
-            if not machine["left_provider"]:  # nor this one
-                del machine["left_provider"]
+            for name in ("left_provider", "is_too_small"):  # nor these
+                if not machine[name]:
+                    del machine[name]
         return ClusterRow(
             self.id,
             self.provider,

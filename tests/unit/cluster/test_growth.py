@@ -134,6 +134,9 @@ def test_smaller_ones_go_when_nothing_works_on_them_and_larger_ones_are_asked_fo
     assert back == [("i-1",)]
     assert not [line for line in (*second.losses, *second.notes) if "i-1" in line], "why it goes was told"
     assert second.record.machine("i-0") in second.record.live
+    kept = [json.loads(each.as_row().data)["machines"] for each in (of, second.record)]
+    too_small = [[machine.get("is_too_small") for machine in each] for each in kept]
+    assert too_small == [[None, None], [True, True, None, None]], "quotes do not count it as a loss"
 
 
 def test_a_cluster_grows_in_its_loop():

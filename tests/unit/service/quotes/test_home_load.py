@@ -146,6 +146,10 @@ LOST = {
         0,
     ),
     "slow, and replaced": ([(0, 99, 1, {}), (0, 40, 0, {"slow_at": 20.0}), (20, 99, 0, {})], 0),
+    "too small, and replaced": (
+        [(0, 99, 1, {}), (0, 40, 0, {"is_leaving": True, "is_too_small": True}), (42, 99, 0, {})],
+        0,
+    ),
     "another kind": ([(0, 40, 0, {"is_leaving": True, "spot": False}), (30, 99, 0, {})], 0),
     "still there": ([(0, None, 0, {}), (0, None, 1, {})], 0),
 }
