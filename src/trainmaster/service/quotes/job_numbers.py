@@ -143,30 +143,39 @@ def _is_end(name: str, value: float, measured: Measurement) -> bool:
 def with_length(same: Sequence[Measurement], kin: Sequence[Measurement], doubt: float) -> list[Measurement]:
     """Where no attempt at a job was seen to its end: as many steps as another version of it made.
 
+    One that was too short to show steps lends the time that it took, with more doubt.
+
     Args:
         same: of the very job.
         kin: of other versions, see `as_long`, the newest first.
         doubt: that other code makes as many (log).
     """
-    wholes = [m for m in kin if m.duration_s is not None and m.point is not None and m.point.step_time_s]
+    wholes = [m for m in kin if m.duration_s is not None]
     if not same or not wholes or any(m.duration_s is not None for m in same):
         return list(same)
     lines = same[0].code_lines
-    lender = min(wholes, key=lambda m: (m.code_lines != lines, m.step_spread))
+    lender = min(wholes, key=lambda m: (m.code_lines != lines, not _step_s(m), m.step_spread))
     once_s, of_code = lender.startup_s + (lender.tail_s or 0.0), 0.0 if lender.code_lines == lines else doubt
 
     def told(m: Measurement) -> Measurement:
-        step_s, its_step_s = (each.point and each.point.step_time_s for each in (m, lender))
-        if not step_s or not its_step_s:
+        step_s, its_step_s, took_s = _step_s(m), _step_s(lender), lender.duration_s or 0.0
+        if not step_s:
             return m
-        work_s = max((lender.duration_s or 0.0) - once_s, 0.0) * step_s / its_step_s
+        if its_step_s:
+            work_s, unseen = max(took_s - once_s, 0.0) * step_s / its_step_s, 0.0
+        else:  # its start is in there, too; what this one has made already is the least
+            work_s, unseen = max(took_s - m.startup_s, m.steps_done * step_s), _UNSEEN
         return replace(
             m,
             duration_s=m.startup_s + (lender.tail_s or 0.0) + work_s,
-            step_spread=hypot(m.step_spread, lender.step_spread, of_code),
+            step_spread=hypot(m.step_spread, lender.step_spread, of_code, unseen),
         )
 
     return [told(m) for m in same]
+
+
+def _step_s(m: Measurement) -> float:
+    return (m.point and m.point.step_time_s) or 0.0
 
 
 def nearest(kin: Sequence[Measurement], numbers: Mapping[str, float]) -> list[Measurement | None]:

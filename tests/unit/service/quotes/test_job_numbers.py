@@ -77,6 +77,18 @@ def test_what_was_not_seen_to_its_end_makes_as_many_steps_as_another_version():
     assert found.step_spread == pytest.approx(math.hypot(0.1, 0.5)), "other code may make more"
 
 
+def test_one_that_was_too_short_to_show_steps_lends_the_time_that_it_took():
+    measured = replace(ran(None, 0.2, code_lines=(1,)), steps_done=5)
+    short = Measurement(None, offer="local", duration_s=4.0, code_lines=(1,), step_spread=0.1)
+    (found,) = with_length([measured], [short], doubt=0.5)
+    assert found.duration_s == pytest.approx(4.0)
+    assert found.step_spread == pytest.approx(math.hypot(0.1, 0.3))
+    (more,) = with_length([replace(measured, steps_done=100)], [short], doubt=0.5)
+    assert more.duration_s == pytest.approx(2 + 100 * 0.2), "it has made so many already"
+    (better,) = with_length([measured], [short, ran(13.0, 0.1, code_lines=(1,))], doubt=0.5)
+    assert better.duration_s == pytest.approx(2 + 1 + 100 * 0.2), "one that shows steps comes first"
+
+
 def test_a_length_that_was_seen_is_not_lent():
     seen = [ran(5.0, 0.1), ran(None, 0.1)]
     assert with_length(seen, [ran(13.0, 0.1)], doubt=0.5) == seen
