@@ -201,7 +201,8 @@ def world_of_machines(
             sizes = [(m.output_bytes or 0) + (m.checkpoint_bytes or 0) for each in known for m in each.same]
             meter.publishing.most_bytes = max(sizes, default=0.0)
         phases = phases_of(opened.of_team(row["team"]), recipe, environ, code)
-        waited = [each for name in named_places(recipe) for each in waited_for(database, name)]
+        waits = (waited_for(database, name, engine=recipe.engine) for name in named_places(recipe))
+        waited = [each for of_place in waits for each in of_place]
         gave_back_s = {name: database.gave_back_s(name) for name in named_places(recipe)}
         costs = RecordedClusterCosts(
             recipe.provider,

@@ -23,6 +23,7 @@ from trainmaster.providers.dead_man_switch import RENEWALS
 from trainmaster.service.quotes.home_load import HomeLoad, PastDuration
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.frameworks import DEFAULT_ENGINE
 from trainmaster.spec.parts import named_places
 from trainmaster.spec.units import format_duration
 
@@ -276,29 +277,39 @@ def phase_rows(run: str | None, phases: Iterable[RecordedPhase]) -> list[NewMeas
 
 
 def waited_for(
-    database: Database, provider: str, offers: Iterable[Offer] = (), load: HomeLoad | None = None
+    database: Database,
+    provider: str,
+    offers: Iterable[Offer] = (),
+    load: HomeLoad | None = None,
+    engine: str = DEFAULT_ENGINE,
 ) -> tuple[Waited, ...]:
     """What earlier runs waited for machines of a provider, the newest first.
+
+    What makes one cluster of them takes part of that time: runs with another ``engine`` count where there is
+    none with this one.
 
     Args:
         database: the database.
         provider: whose machines.
         offers: what they really have; without it, how large they were is unknown.
         load: of this machine; None: that of now.
+        engine: of the recipe.
     """
     from trainmaster.advisor.market.phases import Waited
 
-    found, times = [], []
+    found, times, engines = [], [], []
     vcpus = {each.instance_type: each.vcpus for each in offers}
     for row in database.cluster_waits(provider):
         rental: dict[str, Any] = {}
         queued_s, machines, plan, losses = 0.0, 1, "", (0.0, 0)
+        engines.append(engine)
         with suppress(ValueError, TypeError, LookupError, AttributeError):
             data = json.loads(row["data"])
             queued_s = _queued_s(data, row["waited_s"]) if capabilities_of(provider).queues else 0.0
             joined = [machine for machine in data.get("machines", ()) if machine.get("has_joined")]
             taken = [machine["rental"] for machine in joined]
             roles, plan = data["plan"]["roles"], data["plan"]["name"]
+            engines[-1] = data["plan"].get("engine", DEFAULT_ENGINE)
             # the smallest come last, and all had to be there
             rentals = taken or [role["rentals"][0] for role in roles]
             rental = min(rentals, key=lambda each: vcpus.get(each.get("instance_type", ""), math.inf))
@@ -312,9 +323,11 @@ def waited_for(
         first = row["id"].removesuffix(f".{plan}")  # that has waited: later ones have found it warm
         times.append(PastDuration((offer, machines), first, found[-1].seconds, offer))
     shifts = (load or HomeLoad.now()).shifts(database, times)
+    counted = engine if engine in engines else None
     return tuple(
         replace(each, seconds=each.seconds * shift.factor, doubt=shift.doubt)
-        for each, shift in zip(found, shifts, strict=True)
+        for each, shift, its in zip(found, shifts, engines, strict=True)
+        if counted in (None, its)
     )
 
 

@@ -489,7 +489,7 @@ class Quoter:
         if candidate_offers is not None and not own:
             provider, shares = candidate_offers.provider, candidate_offers.shares
             real = map(shares.of, catalogue) if shares is not None else catalogue
-            waited = waited_for(database, provider, real)
+            waited = waited_for(database, provider, real, engine=recipe.engine)
             gave_back_s = tuple(database.gave_back_s(provider))
         return Market(
             catalogue,

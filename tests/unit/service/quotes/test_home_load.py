@@ -115,6 +115,23 @@ def test_a_wait_is_that_of_the_smallest_machine(database, monkeypatch):
     assert blind.offer == "lab:large"
 
 
+def test_waits_with_another_engine_count_where_there_are_none_with_this_one(database, monkeypatch):
+    rows = [
+        {
+            "data": json.dumps({"plan": {"name": "main", "roles": [], "engine": engine}}),
+            "waited_s": waited_s,
+            "id": "r.main",
+        }
+        for engine, waited_s in (("ssh", 1.5), ("ssh", 1.6), ("ray", 7.0))
+    ]
+    monkeypatch.setattr(database, "cluster_waits", lambda _: rows)
+
+    def waits(engine: str) -> int:
+        return len(waited_for(database, "lab", load=HomeLoad(0.0), engine=engine))
+
+    assert [waits(engine) for engine in ("ssh", "ray", "of_another")] == [2, 1, 3]
+
+
 def test_a_wait_is_at_the_load_of_the_run_that_waited_whoever_found_its_machines_warm(database, accepted):
     machine = {"rental": {"instance_type": "large"}, "has_joined": True, "seat": "worker-0"}
     data = {"asked_at": 0.0, "machines": [machine], "plan": {"name": "main", "roles": []}}
