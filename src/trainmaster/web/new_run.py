@@ -295,6 +295,9 @@ def estimate(request: Request, state: State, caller: Submitter, form: Filled) ->
     why: list[str] = []
     try:
         recipe = state.submissions.read(caller, form.request())
+    except TrainmasterError:  # said where the recipe is
+        return Response(status_code=204)
+    try:
         service = state.service.of_team(caller.team or None)
         recipe = with_versions(service, recipe)
         seen = PlaceTable(service, recipe, state.environ, QuoteOptions(keep_s=form.keep_s))
@@ -305,8 +308,8 @@ def estimate(request: Request, state: State, caller: Submitter, form: Filled) ->
             made = quote_in_places(settled, seen, state.places)
         else:
             made = seen.quote_of(settled, seen.quote_settled)
-    except RecipeError:  # said where the recipe is
-        return Response(status_code=204)
+    except RecipeError as error:  # of what it starts from, and of its place: nothing else has looked at them
+        why = mistakes_of(error, caller)
     except TrainmasterError as error:
         why = str(error.args[0]).splitlines()
     return page(request, "estimate.html", made=made, why=why, cap=form.budget)

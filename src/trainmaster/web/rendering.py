@@ -86,7 +86,7 @@ def for_readers(hint: str, caller: Caller | None = None) -> str:
     if caller is not None and "admin" in caller.scopes:
         return hint
     said = [each for each in re.split(r"(?<=[.!?]) +", hint) if not _OF_A_SHELL.search(each)]
-    is_listed = bool(re.fullmatch(r"`(trainmaster|GET) [^`]+` (lists|shows)\b.*", hint))
+    is_listed = bool(_LISTED.match(hint))
     return " ".join(said) or ("Ask an admin of this server." if hint and not is_listed else "")
 
 
@@ -95,8 +95,10 @@ def for_a_form(message: str) -> str:
 
     >>> for_a_form("no code; send it. By REST that is `PUT /api/v1/code/SHA256`.")
     'no code; send it.'
+    >>> for_a_form("there is no run 'x'; `trainmaster status` lists the runs")
+    "there is no run 'x'"
     """
-    first, *more = re.split(r"(?<=[.!?]) +", message)
+    first, *more = re.split(r"(?<=[.!?]) +", _LISTED.sub("", message))
     return " ".join([first, *(each for each in more if not _OF_A_SHELL.search(each))])
 
 
@@ -117,6 +119,8 @@ def as_title(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+#: As a hint of its own, or behind a mistake in a recipe.
+_LISTED: Final = re.compile(r"(; )?`(trainmaster|GET) [^`]+` (lists|shows)\b[^;]*")
 _OF_A_SHELL: Final = re.compile(
     r"`(trainmaster|aws|gcloud|az|pip|apt-get|GET|POST|PUT)\b|docs/|\b[A-Z]+_[A-Z_]+\b|--[a-z]|~/"
 )

@@ -21,6 +21,7 @@ from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.labels import parsed_changes
 from trainmaster.spec.metric_names import COUNTERS, in_order, panels, says_how_good
+from trainmaster.spec.sections import RunReference
 from trainmaster.spec.states import FINISHED, EndReason
 from trainmaster.spec.states import State as RunState
 from trainmaster.web.figures import graph
@@ -30,7 +31,7 @@ from trainmaster.web.models import leaves_answers
 from trainmaster.web.recipe_form import amount_of, key_of, mistakes_of, new_key, without_triggers
 from trainmaster.web.rendering import is_part, page, redirect
 from trainmaster.web.run_header import RunHeader, TaskFailure, cost_words, first_failure
-from trainmaster.web.searches import SearchPicture, again_from, narrowed
+from trainmaster.web.searches import SearchPicture, again_from, beginning_with, narrowed
 from trainmaster.web.task_table import TaskTable
 from trainmaster.web.workflows import begin
 
@@ -83,6 +84,7 @@ def show(request: Request, run: str, state: State, caller: Reader, found: Runs) 
         is_told=any(_TOLD.intersection(each) for each in counts),
         highlights=notes,
         not_finite=found.not_finite([run]),
+        has_checkpoints=any(experiment.checkpoint for experiment in recipe.experiments.values()),
         has_target=any(experiment.ends_at for experiment in recipe.experiments.values()),
         tasks=max((each["tasks"]["total"] for each in counts), default=0),
         models=models,
@@ -266,8 +268,9 @@ def again(
     experiment: str = "",
     task: int | None = None,
     narrow: str = "",
+    checkpoint: int | None = None,
 ) -> Response:
-    """Its recipe, to be changed and run again with the same code: as it was, from a task, or narrowed."""
+    """Its recipe, to be changed and run again: as it was, from a task or its checkpoint, or narrowed."""
     values: dict[str, Any] = {"max_usd": "", "diff": [], "mistakes": []}
     recipe = text = without_triggers(found.recipe(run))
     if experiment:
@@ -279,6 +282,8 @@ def again(
         else:
             one = next((each for each in tasks if each["task"] == task), None)
             recipe = again_from(text, experiment, one["parameters"] if one else {})
+            if checkpoint is not None:
+                recipe = beginning_with(recipe, RunReference(run, experiment, task, checkpoint))
         values["diff"] = recipe_diff(text, recipe, run, "changed")
     values["recipe"] = recipe
     return page(request, "again.html", **_head(found, run, found.status(run)), **values, key=new_key())

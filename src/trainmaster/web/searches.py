@@ -11,6 +11,7 @@ from trainmaster.service.runs.comparison import varied
 from trainmaster.service.runs.curves import goal_of
 from trainmaster.service.runs.task_reports import thinned
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.sections import RunReference
 from trainmaster.web.figures import ValueAxis, parallel_coordinates
 from trainmaster.web.recipe_form import scalar
 from trainmaster.web.recipe_text import RecipeText
@@ -267,6 +268,16 @@ def again_from(text: str, experiment: str, parameters: Mapping[str, Any]) -> str
     for key in ("search", "samples"):
         found = found.without((*at, key))
     return found.text
+
+
+def beginning_with(text: str, checkpoint: RunReference) -> str:
+    """A recipe whose experiment begins with a checkpoint of the one of the same name; all else stays.
+
+    Raises:
+        UsageError: it has no such experiment.
+    """
+    found, at = _experiment(text, checkpoint.experiment or "")
+    return found.put((*at, "checkpoint", "from"), str(checkpoint)).text
 
 
 def narrowed(text: str, experiment: str, trials: Sequence[Mapping[str, Any]]) -> str:

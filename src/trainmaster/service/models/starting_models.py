@@ -153,7 +153,7 @@ def _row(opened: OpenHome, named: str, why: str) -> RowMapping:
     row = opened.database.run_row(run)
     row = existing(row if opened.team in (None, row["team"]) else None, run)
     if row["state"] != State.DONE:
-        hint = f"Wait for its end, or end it with `trainmaster cancel {run}`."
+        hint = f"Wait for its end. `trainmaster cancel {run}` ends it."
         raise UsageError(f"{run} is not over: {why}", hint)
     return row
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from trainmaster.artifacts import CheckpointSeries
 from trainmaster.db import tables
 from trainmaster.service.driving.submissions import Submissions
 from trainmaster.service.runs.run_names import owner_of
+from trainmaster.spec import Recipe
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
@@ -104,13 +107,17 @@ def begin(served):
         assert series.newest() or series.publish({"": folder}, attempt=1)
 
     def begin(who, run, provider="local"):
-        recipe = (
-            f"name: job\nprovider: {provider}\nexperiments:\n  main:\n    command: 'true'\n"
-            f"    checkpoint: {{from: {run}}}\n"
-        )
-        return served.ask(who, "POST", "/api/v1/runs", json={"recipe": recipe, "max_usd": 1})
+        wanted = {"recipe": beginning(run, provider), "max_usd": 1}
+        return served.ask(who, "POST", "/api/v1/runs", json=wanted)
 
     return begin
+
+
+def beginning(run, provider="local"):
+    return (
+        f"name: job\nprovider: {provider}\nexperiments:\n  main:\n    command: 'true'\n"
+        f"    checkpoint: {{from: {run}}}\n"
+    )
 
 
 def test_a_run_begins_with_the_checkpoint_of_another_one(served, begin, monkeypatch):
@@ -121,7 +128,8 @@ def test_a_run_begins_with_the_checkpoint_of_another_one(served, begin, monkeypa
     shown = served.ask("owner", "GET", f"/api/v1/runs/{run}").json()
     assert shown["experiments"]["main"]["begins_with"] == "job-own/main/0@1"
     page = served.ask("owner", "GET", f"/runs/{run}").text
-    assert "Begins with checkpoint job-own/main/0@1" in page
+    assert "Begins with checkpoint job-own/main/0@1" in re.sub(r"<[^>]+>", "", page)
+    assert '<a href="/runs/job-own">job-own/main/0@1</a>' in page
     removed = served.ask("owner", "POST", "/api/v1/storage/remove-runs", json={"runs": ["job-own"]}).json()
     assert [each["outcome"] for each in removed["runs"]] == ["KEPT"], removed
 
@@ -143,6 +151,30 @@ def test_a_checkpoint_that_is_not_there_or_of_another_team_is_refused(served, be
     assert (mistake["line"], mistake["key"]) == (6, "experiments.main.checkpoint.from")
     assert said in mistake["message"]
     assert str(served.service.home.root) not in answer.text
+
+
+def test_who_fills_in_a_checkpoint_that_is_not_there_is_told_before_it_is_sent(served, begin):
+    def told(run):
+        recipe = beginning(run, "lab")
+        return served.ask("red-user", "POST", "/new/estimate", data={"recipe": recipe}).text.strip()
+
+    assert told("job-red-6") == "No estimate: line 6, column 24: there is no run &#39;job-red-6&#39;."
+    served.run("job-red-8", "red")
+    change = tables.run.update().where(tables.run.c.id == "job-red-8").values(state="RUNNING")
+    served.service.database.write(lambda connection, _: connection.execute(change))
+    assert told("job-red-8").endswith("its last checkpoint is still to come; wait for its end.")
+    assert served.ask("red-user", "POST", "/new/estimate", data={"recipe": "name: ["}).status_code == 204
+
+
+def test_another_run_begins_with_a_checkpoint_by_a_link_of_an_ended_ones_history(served, begin):
+    recipe = Recipe.from_text(beginning("job-0"), directory=served.service.home.root).model_dump_json()
+    change = tables.run.update().where(tables.run.c.id == "job-red").values(recipe=recipe)
+    served.service.database.write(lambda connection, _: connection.execute(change))
+    link = "/runs/job-red/again?experiment=main&task=0&checkpoint=1"
+    assert "/runs/job-red/history#checkpoints" in served.ask("red-user", "GET", "/runs/job-red").text
+    assert link.replace("&", "&amp;") in served.ask("red-user", "GET", "/runs/job-red/history").text
+    shown = re.search(r"<textarea.*?</textarea>", served.ask("red-user", "GET", link).text, re.DOTALL)[0]
+    assert "checkpoint: {from: job-red/main/0@1}" in shown
 
 
 def test_a_run_that_is_not_over_or_has_another_store_is_refused(served, begin):
@@ -178,3 +210,19 @@ def test_a_search_goes_on_with_one_that_its_team_sees_and_that_fits(served, who,
     answer = served.ask(who, "POST", "/api/v1/runs", json={"recipe": recipe, "max_usd": 1})
     assert answer.status_code == 422
     assert said in answer.json()["mistakes"][0]["message"]
+
+
+def test_a_search_that_goes_on_has_a_link_to_which(served):
+    recipe = Recipe.from_text(
+        "name: job\nexperiments:\n  main:\n    command: 'true {{x}}'\n    samples: 1\n"
+        "    parameters: {x: {range: 0-1}}\n    search: {metric: none, goal: min, from: job-0}\n",
+        directory=served.service.home.root,
+    )
+    main = recipe.experiments["main"]
+    search = main.search.model_copy(update={"goes_on": "job-0/main@7"})
+    recipe = recipe.model_copy(update={"experiments": {"main": main.model_copy(update={"search": search})}})
+    served.run("job-red-7", "red")
+    change = tables.run.update().where(tables.run.c.id == "job-red-7").values(recipe=recipe.model_dump_json())
+    served.service.database.write(lambda connection, _: connection.execute(change))
+    page = served.ask("red-user", "GET", "/runs/job-red-7").text
+    assert 'Its search goes on from <a href="/runs/job-0">job-0/main: 7 tasks</a>' in page
