@@ -172,6 +172,8 @@ def quote_text(quote: Mapping[str, Any], bill_usd: float = 0.0) -> str:
     'quote: 1 min (50 s to 1 min 15 s), $0: not kept (it took more: 1 min 20 s)'
     >>> quote_text({**said, "kept": True, "actual": {"time_s": 60, "cost_usd": 0.0}}, bill_usd=0.5)
     'quote: 1 min (50 s to 1 min 15 s), $0: kept ($0.50 of the bill came after its end)'
+    >>> quote_text({**said, "kept": None, "passed": "train has passed the 200 steps"})
+    'quote: 1 min (50 s to 1 min 15 s), $0: it does not hold any more: train has passed the 200 steps'
     """
     span, amount = span_text(quote["time_s"]), dollars_text(quote["cost_usd"])
     word = "quote" if quote["kind"] == "binding" else quote["kind"]
@@ -184,9 +186,12 @@ def quote_text(quote: Mapping[str, Any], bill_usd: float = 0.0) -> str:
             for key, verb, text in (("time_s", "took", format_duration), ("cost_usd", "cost", dollars))
             if _is_beyond(quote[key], actual[key], is_less=quote["kept"])
         ]
+        told += [quote["passed"]] if "passed" in quote else []
         if (later_usd := bill_usd - actual["cost_usd"]) > QUOTE_RESOLUTION:
             told.append(f"{dollars(later_usd)} of the bill came after its end")
         end += f" ({', '.join(told)})" * bool(told)
+    elif "passed" in quote:
+        end = f": it does not hold any more: {quote['passed']}"
     return f"{word}: {span}, {amount}{end}"
 
 
@@ -217,7 +222,7 @@ def phases_text(summary: Mapping[str, Any]) -> str:
         if parts:
             words = ", ".join([*parts, *([f"then {ahead}"] if ahead and not is_over else [])])
             found.append(f"{name}: {words}" if len(experiments) > 1 else words)
-    if found and (left := left_text(summary)):
+    if found and (left := summary.get("passed") or left_text(summary)):
         found.append(left)
     return "; ".join(found)
 

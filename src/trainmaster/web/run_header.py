@@ -133,12 +133,13 @@ class RunHeader:
         share, words = _how_far(status["experiments"], steps, running)
         quoted = status.get("quote")
         time_s = quoted["time_s"] if quoted and quoted["time_s"]["p95"] else None
+        passed = quoted.get("passed", "") if quoted else ""
         left_s = None
         if "ends" in status and (ends_s := status["ends"]["time_s"]["p50"] - work_s) > 0:
             left_s = ends_s
         elif not is_over and share is not None and share >= _LEAST_SHARE and work_s >= _LEAST_S:
             left_s = work_s * (1 - share) / share
-        elif not is_over and time_s and work_s < time_s["p95"]:
+        elif not is_over and not passed and time_s and work_s < time_s["p95"]:
             left_s = max(0.0, time_s["p50"] - work_s)
         cost = quoted["cost_usd"] if quoted else {"p5": 0.0, "p95": None}
         is_paid = cost["p95"] is not None and cost["p95"] > 0
@@ -152,7 +153,9 @@ class RunHeader:
             interval = f"{duration(time_s['p5'])} to {duration(time_s['p95'])}"
             if is_paid:
                 interval += f", {usd(cost['p5'])} to {usd(cost['p95'])}"
+            kept = "it does not hold any more" if passed and not is_over else kept
             said = f"quote {interval}: {'beyond it' if is_beyond else kept}"
+            said += f"; {passed}" * bool(passed)
             judged_usd = (quoted.get("actual") or {}).get("cost_usd", status["cost_usd"])
             if is_over and status["cost_usd"] - judged_usd > QUOTE_RESOLUTION:
                 said += f"; {usd(status['cost_usd'] - judged_usd)} of the bill came after its end"

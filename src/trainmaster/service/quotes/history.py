@@ -101,6 +101,11 @@ class MeasuredNow:
             return "earlier runs"
         return "this code with other parameters or data" if all(borrowed) else "earlier versions of this code"
 
+    def most_steps(self, name: str) -> int:
+        """That a task made to its end, as long as this run's numbers make it; 0 if unknown."""
+        seen = self.same.get(name) or self.similar.get(name, [])
+        return max((each.steps_done for each in seen if each.duration_s is not None), default=0)
+
     def of_all_sizes(self, name: str) -> list[Measurement]:
         """What was measured now, and earlier with other numbers of workers or servers."""
         live = list(self.live.get(name, {}).values())

@@ -83,7 +83,7 @@ def as_long(
     numbers: Mapping[str, float],
     lengths: Mapping[str, tuple[float, float]] = MappingProxyType({}),
 ) -> Measurement:
-    """A measurement with the time of a whole task as long as this job's numbers make it.
+    """A measurement with time and steps of a whole task as long as this job's numbers make it.
 
     ``steps`` and ``epochs`` of the recipe are its length; else a number that was the steps or epochs that the
     measured attempt came to: ``train.py --steps 200`` that ended at step 200 says what 800 will take; else
@@ -124,14 +124,15 @@ def as_long(
         doubt = 0.0 if measured.point is not None else _UNSEEN * abs(log(ratio))
         doubt += _UNSEEN * sum(_beyond(numbers[name], lengths[name]) for name in learnt)
     else:
-        duration_s = measured.duration_s
+        duration_s, ratio = measured.duration_s, 1.0
         changes = [
             abs(log(numbers[name] / value))
             for name, value in before.items()
             if value >= 1 and numbers[name] >= 1 and value == int(value) and not _NO_LENGTH.search(name)
         ]
         doubt = min(max(changes, default=0.0), _MOST_DOUBT)
-    return replace(measured, duration_s=duration_s, step_spread=hypot(measured.step_spread, doubt))
+    steps_done, spread = round(measured.steps_done * ratio), hypot(measured.step_spread, doubt)
+    return replace(measured, duration_s=duration_s, steps_done=steps_done, step_spread=spread)
 
 
 def _is_end(name: str, value: float, measured: Measurement) -> bool:
@@ -168,6 +169,7 @@ def with_length(same: Sequence[Measurement], kin: Sequence[Measurement], doubt: 
         return replace(
             m,
             duration_s=m.startup_s + (lender.tail_s or 0.0) + work_s,
+            steps_done=lender.steps_done,
             step_spread=hypot(m.step_spread, lender.step_spread, of_code, unseen),
         )
 

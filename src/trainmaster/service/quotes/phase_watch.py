@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.measure.run_phases import AGAIN, PHASES, ObservedExperiment, PhaseProgress, Span
 from trainmaster.db import Note
-from trainmaster.service.quotes.steadiness import begins_again, is_saving
+from trainmaster.service.quotes.steadiness import begins_again, has_passed, is_saving
 from trainmaster.spec.errors import StoreError
 from trainmaster.spec.states import State
 from trainmaster.spec.units import format_duration
@@ -64,6 +64,8 @@ class PhaseWatch:
         self._load = stored.get("load", load)
         self._told = {(name, phase) for name, phase in stored.get("late", ())}
         self._is_promised = bool(stored.get("is_promised"))
+        #: Why it is not known any more how long an experiment trains, in words.
+        self.passed: dict[str, str] = stored.get("passed", {})
         self.courses = {name: PhaseProgress.of_dict(each) for name, each in stored.get("courses", {}).items()}
         self._elapsed = elapsed
         for name, spans in expected().items():
@@ -104,6 +106,31 @@ class PhaseWatch:
             self.courses[name] = course
         self._keep()
 
+    def pass_length(self, name: str, found: TaskProgress, most: int, sources: str) -> list[Note]:
+        """Tell once that a task trains longer than such ones did: nothing foretold of its steps holds then.
+
+        Args:
+            name: of its experiment.
+            found: how far it is.
+            most: steps that such tasks made.
+            sources: whose these were, in words.
+        """
+        made = found.trace.steps_done if found.trace is not None and found.trace.first_at is not None else 0.0
+        if name in self.passed or not has_passed(made, most):
+            return []
+        total = found.total_steps
+        then = f"it makes {total:,}" if total else "how long it trains is not known"
+        why = self.passed[name] = f"{name} has passed the {most:,} steps of {sources}: {then}"
+        self._ends, course = {}, self.courses.get(name, PhaseProgress())
+        expected = {phase: span for phase, span in course.expected.items() if phase != "steps"}
+        self.courses[name] = replace(course, expected=expected, left_s=None)
+        self._keep()
+        return [Note(f"{why}; what was foretold of it does not hold any more", name)]
+
+    def has_no_end(self, run_state: RunState) -> bool:
+        """Whether something goes on of which it is not known any more how long it trains."""
+        return any(run_state.experiments[name].state is not State.DONE for name in self.passed)
+
     def told(self, run_state: RunState, now: float) -> dict[str, Any]:
         """How far it is, as ``status --json`` has it."""
         at = self._elapsed(now)
@@ -113,6 +140,8 @@ class PhaseWatch:
             for name, each in self.courses.items()
         }
         found = {"seconds": at - run_state.queue_wait.waited_s(now), "phases": phases}
+        passed = [why for name, why in self.passed.items() if name not in over]
+        found |= {"passed": "; ".join(passed)} if passed else {}
         return found | ({"ends": self._ends} if self._ends else {})
 
     def look(
@@ -234,7 +263,7 @@ class PhaseWatch:
     def _keep(self) -> None:
         courses = {name: each.as_dict() for name, each in self.courses.items()}
         data = {"courses": courses, "ends": self._ends, "late": sorted(self._told), "load": self._load}
-        data["is_promised"] = self._is_promised
+        data |= {"is_promised": self._is_promised, "passed": self.passed}
         with suppress(StoreError):  # the run matters more
             self._database.put_forecast(self._run, json.dumps(data))
 

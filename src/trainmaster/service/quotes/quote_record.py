@@ -117,6 +117,8 @@ def quote_summary(database: Database, run: str) -> dict[str, Any] | None:
     # one that was resumed has yet to show it
     is_over = database.run_row(run)["state"] == State.DONE and main["time_s"] is not None
     by_hand = is_over and main["kept"] is None
+    passed = json.loads(database.forecast_of(run) or "{}").get("passed", {})
+    why = "" if is_over and main["kept"] else "; ".join(passed.values())
     return {
         "kind": promise.kind,
         "time_s": promise.time_s.as_dict(),
@@ -128,6 +130,7 @@ def quote_summary(database: Database, run: str) -> dict[str, Any] | None:
         if is_over and not by_hand
         else None,
         "actual": {"time_s": main["time_s"], "cost_usd": main["cost_usd"] or 0.0} if is_over else None,
+        **({"passed": why} if why else {}),
     }
 
 

@@ -198,10 +198,17 @@ class QuoteTracker:
         self._measure(run_state, progress, now)
         lines += self._unknown(run_state, now)
         lines += self._warn(run_state, progress, now)
+        for (name, _), found in progress.items():
+            # Of many tasks each may have a length of its own, and a target ends one at any step.
+            is_one = run_state.experiments[name].total == 1 and self._recipe.experiments[name].ends_at is None
+            if is_one and name in self._lengthless - self._endless and (most := self._known.most_steps(name)):
+                lines += self._phases().pass_length(name, found, most, self._known.sources())
         upset = is_upset(run_state, progress, now, self._lengthless | self._endless)
         begun_at = min((task.started_at or now for task in run_state.live_tasks()), default=now)
         look_s = _LOOK_SOON_S if now - begun_at < _YOUNG_S else _LOOK_EVERY_S
         self._next_at = now + (look_s if upset else self._pause_s(look_s))
+        if self._watch is not None and self._watch.has_no_end(run_state):
+            return lines
         if upset:  # how long it takes to begin again tells nothing of how long the rest takes
             return lines + self._danger.upset(self._binding)
         if self._binding is not None:
@@ -530,6 +537,8 @@ class QuoteTracker:
         promise, forecast = found
         self.sizes = forecast.sizes
         watch = self._phases()
+        if watch.has_no_end(run_state):
+            return []
         if promise.kind == "estimate":
             watch.expect({name: each.items() for name, each in forecast.training.items()})
         is_promised = promise.kind == "binding"

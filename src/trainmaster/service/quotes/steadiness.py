@@ -35,6 +35,8 @@ LEAST_LEFT_S: Final = 5.0
 LEAST_LEFT_SHARE: Final = 0.1
 #: Tasks of which more is done are at their end.
 _AT_ITS_END: Final = 0.95
+#: Reports come every so often, so that of an earlier one the last steps may not have been seen.
+_BEYOND: Final = 0.05
 _BEGUN_AGAIN: Final = frozenset(
     {State.WAITING, State.PLANNED, State.ACQUIRING, State.STAGING, State.RECOVERING}
 )
@@ -179,6 +181,19 @@ def share_done(found: TaskProgress) -> float | None:
     if isinstance(step, int | float) and math.isfinite(step):
         seen = max(float(step), seen or 0.0)
     return None if seen is None or not found.total_steps else max(seen, 0.0) / found.total_steps
+
+
+def has_passed(steps: float, most: int) -> bool:
+    """Whether a task goes on beyond the steps that such tasks made until now.
+
+    >>> has_passed(201, 200), has_passed(212, 200), has_passed(50, 0)
+    (False, True, False)
+
+    Args:
+        steps: that it has made.
+        most: of them; 0 if unknown.
+    """
+    return most > 0 and steps > most * (1 + _BEYOND) + 1
 
 
 def _begins_again(task: Task, progress: Progresses, now: float) -> bool:

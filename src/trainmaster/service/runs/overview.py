@@ -104,9 +104,10 @@ def _how_far(
     if quote := quote_summary(database, run):
         time_s = quote["time_s"]
         found |= {"quoted_s": time_s, "is_late": worked_s > time_s["p95"]}
-        if share is None and time_s["p50"] > 0:
-            share = min(0.99, worked_s / time_s["p50"])
-        found["left_s"] = max(0.0, time_s["p50"] - worked_s)
+        if "passed" not in quote:
+            if share is None and time_s["p50"] > 0:
+                share = min(0.99, worked_s / time_s["p50"])
+            found["left_s"] = max(0.0, time_s["p50"] - worked_s)
     if share is not None:
         found["progress"] = round(share, 4)
         if done is not None and done[2] and done[2] > 0.02:

@@ -550,6 +550,9 @@ def phase_summary(
     found: dict[str, Any] = {"phases": phases}
     if late:
         found["late"] = max(late, key=lambda each: each[0])[1]
+    passed = [why for name, why in stored.get("passed", {}).items() if name not in over]
+    if passed and row["ended_at"] is None:
+        found["passed"] = "; ".join(passed)
     if stored["ends"] and row["ended_at"] is None:
         found["ends"] = stored["ends"]
     return found

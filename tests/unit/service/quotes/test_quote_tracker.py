@@ -182,6 +182,29 @@ def test_a_training_without_length_is_quoted_by_earlier_durations(tmp_path):
     assert {row["kind"] for row in world.database.rows} == {"estimate", "binding"}
 
 
+def test_what_passes_the_length_of_an_earlier_version_says_so_once_and_its_estimate_holds_no_more(tmp_path):
+    earlier = Measurement(
+        Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.1), duration_s=20.0, steps_done=200, offer="local"
+    )
+    world = World(tmp_path, histories=lambda: {"main": History(NOW, [], [earlier])})
+    told = world.look(60, step_s=0.1)
+    why = "main has passed the 200 steps of earlier versions of this code: how long it trains is not known"
+    assert told[0].startswith("estimate: ")
+    assert [each for each in told if why in each] == told[-1:], "nothing is forecast any more"
+    assert told[-1] == f"{why}; what was foretold of it does not hold any more"
+    assert "ends" not in world.run_state.course
+    assert world.run_state.course["passed"] == why
+    (steps,) = (each for each in world.run_state.course["phases"]["main"] if each["phase"] == "steps")
+    assert steps["expected_s"] is None
+    assert quote_summary(world.database, "r")["passed"] == why
+    world.database.state = State.DONE
+    record_truth(world.database, "r", EndReason.SUCCEEDED, 80.0, 0.0)
+    judged = quote_summary(world.database, "r")
+    assert (judged["kept"], judged["passed"]) == (False, why), "and why it was not kept is the same"
+    again = World(tmp_path / "next", database=world.database, histories=world.tracker._histories)
+    assert not [line for line in again.look(60, step_s=0.1) if "passed" in line], "the next driver knows"
+
+
 def test_nothing_is_bound_by_other_versions_of_the_code_before_its_own_steps(tmp_path):
     """One of two minutes was bound to 36 s while PyTorch was still loaded."""
     point = Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.5)
