@@ -241,6 +241,14 @@ def test_what_is_filled_in_is_in_the_recipe_and_never_lost(server, browser):
     pasted = "# 2\nname: pasted\nexperiments:\n  a: {command: python a.py, retries: 2}\n  b: {command: ls}\n"
     page.get_by_role("tab", name="Recipe").click()
     recipe.fill(pasted)
+    recipe.fill("name: b\nexperiments: {a: {command: ls, checkpoint: {from: nosuch}}}\n")
+    page.locator("[name=budget]").fill("5")
+    page.get_by_role("button", name="Run it").click()
+    page.get_by_text("Not sent: the recipe says what is wrong.").wait_for()
+    page.wait_for_timeout(1000)  # a field that the press has left was written into the recipe after 250 ms
+    assert "there is no run 'nosuch'" in page.locator("#checked").inner_text()
+    page.locator("[name=budget]").fill("")
+    recipe.fill(pasted)
     page.get_by_role("tab", name="Code").click()
     main = page.get_by_label("Main script")
     until(lambda: main.input_value() == "a.py", "fields say what the recipe says", 60)

@@ -64,12 +64,13 @@ function show(answer) {
   form.dataset.marked = Object.values(answer.wrong).flat().length;
   keep();
 }
-let due = null, again = null, pending = null, is_sending = false;
+let due = null, again = null, pending = null, is_sending = false, attempts = 0;
 function later() { clearTimeout(due); due = setTimeout(write, 250); }
 async function write() {
   clearTimeout(due);
-  const asked = body().toString();
+  const asked = body().toString(), before = attempts;
   const answer = await fetch("/new/recipe", {method: "POST", body: body(), headers: HEADERS}).catch(() => null);
+  if (before !== attempts) return;  // what was sent meanwhile is answered with more
   if (body().toString() !== asked) return later();
   if (answer?.ok) { show(await answer.json()); estimate(); }
 }
@@ -132,12 +133,13 @@ function say(text, busy = false) {
   for (const each of form.querySelectorAll(".send button")) each.setAttribute("aria-busy", busy);
 }
 const UNSEND = '<button type="button" class="plain" id="unsend">Do not send it</button>';
-said.addEventListener("click", event => { if (event.target.id === "unsend") { pending = null; keep(); say(""); } });
+said.addEventListener("click", event => { if (event.target.id === "unsend") { pending = null; keep(); say(""); later(); } });
 const retry = () => { if (pending && !document.hidden) attempt(pending); };
 addEventListener("online", retry);
 addEventListener("visibilitychange", retry);
 addEventListener("pageshow", event => { if (event.persisted) { is_left = false; say(""); } });
 async function attempt(path) {
+  clearTimeout(due); attempts++;  // all fields are sent, and what only a start finds wrong stays shown
   pending = path; keep();
   say(path === "/new" ? "Sending it…" : "Asking for a quote…", true);
   if (is_sending) return;
