@@ -62,6 +62,9 @@ def test_a_run_waits_for_a_person_also_when_its_driver_is_killed(tm):
     background.kill()
     refused = tm.call("approve", run, "train", code=2)
     assert "waits for nobody's approval" in refused.err
+    unknown = tm.call("approve", run, "nosuch", code=2).err
+    assert "it is no experiment of it" in unknown
+    assert "Those that wait for it: deploy." in unknown
     again = tm.start("resume", run)
     said = tm.call("approve", run, "--why", "it is good", "--json")
     assert "deploy is approved" in said.err

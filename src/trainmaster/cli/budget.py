@@ -11,7 +11,7 @@ from trainmaster.cli.opening import open_administration
 from trainmaster.cli.options import AsJson
 from trainmaster.cli.output import print_json, say, table
 from trainmaster.spec.errors import fails_as
-from trainmaster.spec.units import dollars, format_duration, parse_money
+from trainmaster.spec.units import dollars, format_duration, left_text, parse_money
 
 
 def budget(
@@ -69,7 +69,7 @@ def _words(found: dict[str, Any]) -> str:
     )
     if found["monthly_usd"] is None:
         return f"{spent}; no limit: `trainmaster budget --monthly '$200'` sets one"
-    left = f"{dollars(max(0.0, found['left_usd']))} left of {dollars(found['monthly_usd'])}"
+    left = left_text(found["left_usd"], found["monthly_usd"])
     return f"{spent}, {left} until {next_month(datetime.now(UTC)):%Y-%m-%d} (UTC)"
 
 

@@ -6,7 +6,7 @@ says of an experiment that waits for that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -71,8 +71,8 @@ def answer(database: Database, run: str, experiment: str, said: Approval) -> Non
             if this.again and known == said.to_json():
                 return
             raise answered(run, experiment, Approval.from_json(known))
-        row = connection.execute(_asked(run, experiment)).first()
-        _must_ask(run, experiment, None if row is None else row._mapping)
+        said_of = connection.execute(sa.select(t.run_fact.c.name).where(_approvals(run))).scalars()
+        _must_ask(run, experiment, connection.execute(_experiments(run)).mappings(), set(said_of))
         fact = {"run_id": run, "kind": Fact.APPROVAL.value, "name": experiment, "value": said.to_json()}
         connection.execute(t.run_fact.insert().values(fact))
         message, topic = f"{experiment} was {said.words}", APPROVAL_ANSWERED
@@ -88,9 +88,10 @@ def check_asked(database: Database, run: str, experiment: str) -> None:
     Raises:
         UsageError: it does not.
     """
-    if said := database.approvals(run).get(experiment):
+    known = database.approvals(run)
+    if said := known.get(experiment):
         raise answered(run, experiment, said)
-    _must_ask(run, experiment, next(iter(database.read(_asked(run, experiment))), None))
+    _must_ask(run, experiment, database.read(_experiments(run)), known)
 
 
 def answered(run: str, experiment: str, said: Approval) -> UsageError:
@@ -99,19 +100,24 @@ def answered(run: str, experiment: str, said: Approval) -> UsageError:
     return UsageError(f"{run}: {experiment} was answered already: {said.words}", hint)
 
 
-def _asked(run: str, experiment: str) -> sa.Select[Any]:
-    return sa.select(t.experiment.c.state, t.experiment.c.message).where(
-        t.experiment.c.run_id == run, t.experiment.c.name == experiment
+def _experiments(run: str) -> sa.Select[Any]:
+    columns = (t.experiment.c.name, t.experiment.c.state, t.experiment.c.message)
+    return sa.select(*columns).where(t.experiment.c.run_id == run).order_by(t.experiment.c.name)
+
+
+def _must_ask(run: str, experiment: str, rows: Iterable[RowMapping], known: Collection[str]) -> None:
+    found = {row["name"]: row for row in rows}
+    asking = [name for name, row in found.items() if row["state"] == State.WAITING and row["message"]]
+    if experiment in asking:
+        return
+    is_what = f"is {found[experiment]['state']}" if experiment in found else "is no experiment of it"
+    waiting = ", ".join(name for name in asking if name not in known)
+    raise UsageError(
+        f"{run}: {experiment} waits for nobody's approval: it {is_what}",
+        f"Those that wait for it: {waiting}."
+        if waiting
+        else "An experiment with `approval: required` asks when all before it has succeeded.",
     )
-
-
-def _must_ask(run: str, experiment: str, row: RowMapping | None) -> None:
-    if row is None or row["state"] != State.WAITING or not row["message"]:
-        is_what = "is no experiment of it" if row is None else f"is {row['state']}"
-        raise UsageError(
-            f"{run}: {experiment} waits for nobody's approval: it {is_what}",
-            "An experiment with `approval: required` asks when all before it has succeeded.",
-        )
 
 
 def _approvals(run: str) -> sa.ColumnElement[bool]:

@@ -153,6 +153,17 @@ def price(usd: float) -> str:
     return f"${math.ceil(usd * 10_000 - 1e-9) / 10_000:g}"
 
 
+def left_text(left_usd: float, of_usd: float) -> str:
+    """What is left of an amount, or how much more than it was taken.
+
+    >>> left_text(7.5, 10.0), left_text(-2.5, 10.0), left_text(-5e-17, 10.0)
+    ('$7.50 left of $10.00', '$2.50 beyond $10.00', '$0 left of $10.00')
+    """
+    if left_usd <= -0.0001:
+        return f"{dollars(-left_usd)} beyond {dollars(of_usd)}"
+    return f"{dollars(max(0.0, left_usd))} left of {dollars(of_usd)}"
+
+
 def dollars(usd: float) -> str:
     """An amount for people: cents, and two digits of what is less than ten cents.
 

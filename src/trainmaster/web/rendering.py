@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 from trainmaster.service.users.caller import Caller
 from trainmaster.spec.labels import selecting
 from trainmaster.spec.metric_names import in_order
-from trainmaster.spec.units import dollars, format_bytes, format_duration
+from trainmaster.spec.units import dollars, format_bytes, format_duration, left_text
 
 HERE: Final = Path(__file__).parent
 #: Rows of a list on one page.
@@ -169,6 +169,7 @@ _TEMPLATES: Final = Environment(
 _TEMPLATES.filters |= {
     "duration": duration,
     "usd": usd,
+    "left_of": left_text,
     "when": when,
     "exactly": exactly,
     "number": number,

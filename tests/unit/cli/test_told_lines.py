@@ -149,3 +149,6 @@ def test_a_budget_says_until_when_its_money_is(monkeypatch, capsys):
     budget.budget(None, None, as_json=False)
     first = budget.next_month(datetime.now(UTC))
     assert f"$187.60 left of $200.00 until {first:%Y-%m}-01 (UTC)" in capsys.readouterr().err
+    found |= {"spent_usd": 202.5, "left_usd": -2.5}
+    budget.budget(None, None, as_json=False)
+    assert f"$2.50 beyond $200.00 until {first:%Y-%m}-01 (UTC)" in capsys.readouterr().err

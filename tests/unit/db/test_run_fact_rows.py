@@ -7,9 +7,11 @@ import threading
 import pytest
 from database_nouns import NOW
 
-from trainmaster.db.run_facts import facts_of, put_fact
-from trainmaster.spec.errors import LeaseLostError
-from trainmaster.spec.facts import Fact
+from trainmaster.db import ExperimentChange
+from trainmaster.db.run_facts import answer, check_asked, facts_of, put_fact
+from trainmaster.spec.errors import LeaseLostError, UsageError
+from trainmaster.spec.facts import Approval, Fact
+from trainmaster.spec.states import State
 
 
 def test_the_first_look_decides(database, lease):
@@ -44,3 +46,23 @@ def test_several_that_look_at_once_agree(database, lease):
     for each in threads:
         each.join()
     assert set(found) == {facts_of(database, lease.run)[Fact.VOLUME, "pets"]}
+
+
+def test_who_names_none_that_waits_for_approval_is_told_those_that_do(database, lease):
+    yes = Approval(True, "ann", NOW)
+
+    def hints():
+        for refuse in (
+            lambda: answer(database, lease.run, "x", yes),
+            lambda: check_asked(database, lease.run, "x"),
+        ):
+            with pytest.raises(UsageError, match="it is no experiment of it") as refused:
+                refuse()
+            yield refused.value.hint
+
+    assert set(hints()) == {"An experiment with `approval: required` asks when all before it has succeeded."}
+    asks = [ExperimentChange(name, State.WAITING, State.WAITING, message="waits for a yes") for name in "ab"]
+    database.commit(lease, asks, NOW)
+    assert set(hints()) == {"Those that wait for it: a, b."}
+    answer(database, lease.run, "a", yes)
+    assert set(hints()) == {"Those that wait for it: b."}

@@ -398,7 +398,9 @@ def _words(event: Mapping[str, Any]) -> str:
     """For people."""
     data = event["data"]
     topic = str(event["type"]).removeprefix("trainmaster.")
-    what = " ".join(str(data[key]) for key in ("reason", "message") if data.get(key))
+    reason, message = str(data.get("reason") or ""), str(data.get("message") or "")
+    is_said = message.upper().startswith(reason.replace("_", " "))  # "DENIED", "denied by ann: no"
+    what = message if is_said else f"{reason} {message}".strip()
     about = f"{TOPICS.get(topic, '')}{': ' if topic in TOPICS and what else ''}"
     if topic in {APPROVAL_WANTED, APPROVAL_ANSWERED}:  # the message says it, of an experiment
         about = f"{data['experiment']} " if topic == APPROVAL_WANTED else ""

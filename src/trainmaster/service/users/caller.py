@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: What a token may be allowed, and what that is.
 SCOPES: Final = {
     "read": "see runs, models and logs",
-    "run": "send or end runs",
+    "run": "send, approve or end runs",
     "infer": "ask models that are served",
     "manage": "manage the team: its members, tokens and budget",
     "admin": "do everything, in every team",

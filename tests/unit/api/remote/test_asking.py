@@ -225,5 +225,5 @@ def test_who_may_not_run_is_told_so_and_not_a_number(tmp_path, monkeypatch):
         monkeypatch.setenv("TRAINMASTER_TOKEN", connection._token)
         monkeypatch.setenv("TRAINMASTER_HOME", str(tmp_path / "laptop"))
         for verb in ("run", "quote"):
-            with pytest.raises(AccessError, match="may not send or end runs"):
+            with pytest.raises(AccessError, match="may not send, approve or end runs"):
                 invoke(verb, recipe)

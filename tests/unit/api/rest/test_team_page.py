@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import time
 
 import pytest
 import sqlalchemy as sa
@@ -11,7 +12,9 @@ import sqlalchemy as sa
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from test_roles import Office
 
+from trainmaster.db import AcceptedRun
 from trainmaster.db import tables as t
+from trainmaster.service.teams.team_budget import set_budget
 from trainmaster.service.users.caller import UnknownCallerError
 
 
@@ -230,3 +233,13 @@ def test_what_is_shown_as_good_still_is_by_the_clock_of_the_database(office, mon
     assert f"/team/invites/{invite['id']}/remove" not in Browser(office, "manager").text()
     last = office.service.database.read(sa.select(t.audit.c.at).order_by(t.audit.c.id.desc()))[0]
     assert last["at"] > clock() + 7 * 86400.0, "as that of the audit: several servers write there"
+
+
+def test_a_budget_says_what_is_left_or_by_how_much_it_is_passed(office):
+    database, now = office.service.database, time.time()
+    set_budget(database, None, {"monthly_usd": 9.0}, now)
+    owner = Browser(office, "owner")
+    assert "$9.00 left of $9.00" in owner.text()
+    new = AcceptedRun("r-1", "r", "{}", "r.yaml", "aws", "code", "file:///s", [("main", 1)])
+    database.put_cost(database.create_run(new, now), 11.5, now)
+    assert "$2.50 beyond $9.00" in owner.text()

@@ -292,7 +292,7 @@ def test_a_token_of_an_account_that_ends_takes_its_workflows_along(
     ("end", "why"),
     [
         (lambda at: at.accounts.remove_member("red", "ann"), "ann is not in team red any more"),
-        (lambda at: at.accounts.set_member("red", "ann", "viewer"), "ann may not send or end runs"),
+        (lambda at: at.accounts.set_member("red", "ann", "viewer"), "ann may not send, approve or end runs"),
         (lambda at: at.accounts.change_user("ann", is_disabled=True), "ann may not use this server any more"),
     ],
 )
@@ -344,7 +344,7 @@ def test_a_workflow_may_no_more_than_its_token(served, ask, look):
         name = "-".join(scopes)
         served.state.access.create_token(name, scopes, "red", account="ann")
         (who,) = registrants(served.service.database, [{**made, "token": name}])
-        assert (who == "ann may not send or end runs: register it again") is (allowed is None)
+        assert (who == "ann may not send, approve or end runs: register it again") is (allowed is None)
         assert allowed is None or who.scopes == allowed
     maker = Maker("ann", "ann", "no-such", "red")
     (error,) = served.state.access.left_by([maker]).values()

@@ -346,6 +346,10 @@ def test_slack_is_told_once_that_a_named_experiment_waits_for_a_person(service, 
         "r-1: deploy waits for a person's approval: `...`",
         "r-1: deploy was denied by ann: no",
     ]
+    denied = RunChange(State.WAITING, State.DONE, EndReason.DENIED, "denied by ann: no")
+    service.database.commit(lease, [denied], NOW)
+    send_due(webhooks, service, NOW)
+    assert json.loads(receiver.asked[-1][-1]) == {"text": "r-1: a run has ended: denied by ann: no"}
 
 
 def test_what_cannot_be_connected_to_has_no_status():

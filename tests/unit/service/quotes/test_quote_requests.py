@@ -185,7 +185,10 @@ def test_a_team_may_leave_the_number_of_workers_open(service, tmp_path):
 
 ENDS = {
     "removed": (lambda access, at: at.remove_member("red", "ann"), "ann is not in team red any more"),
-    "demoted": (lambda access, at: at.set_member("red", "ann", "viewer"), "ann may not send or end runs"),
+    "demoted": (
+        lambda access, at: at.set_member("red", "ann", "viewer"),
+        "ann may not send, approve or end runs",
+    ),
     "disabled": (
         lambda access, at: at.change_user("ann", is_disabled=True),
         "may not use this server any more",
