@@ -15,6 +15,7 @@ from trainmaster.cli.output import metrics_text, print_json, say, show, table
 from trainmaster.cli.volume_tools import counted
 
 if TYPE_CHECKING:
+    from trainmaster.api import ClientProtocol
     from trainmaster.service.models.unpublished_models import SavedModel
 
 app = typer.Typer(
@@ -81,7 +82,8 @@ def get(
         str,
         typer.Argument(
             metavar="URI|RUN[/EXPERIMENT[/TASK]]|NAME@VERSION",
-            help="As `models` lists it, a run with one model, or a registered one: digits@production.",
+            help="As `models` lists it, a run with one model, or a registered one: digits@production. "
+            "All of an experiment, RUN/EXPERIMENT, come into a folder for each task.",
         ),
     ],
     directory: NewDirectory,
@@ -99,19 +101,49 @@ def get(
         client = open_client()
         if "@" in uri:
             uri = client.registry.version(uri)["model"]
+        elif tasks := _several(client, uri):
+            _get_all(client, tasks, directory)
+            return
         try:
             fetched = client.fetch_model(uri, directory)
         except UsageError as error:  # of several models the command for each, to be copied
             names = error.hint.partition("Name one of them: ")[2].removesuffix(" ...")
             if not names:
                 raise
-            lines = [f"  trainmaster models get {name} {directory}" for name in names.split(", ")]
-            raise UsageError(error.args[0], "\n".join(("Name one of them:", *lines))) from error
+            each = names.split(", ")
+            whole = dict.fromkeys(name.rpartition("/")[0] for name in each)
+            lines = [f"  trainmaster models get {name} {directory}" for name in (*each, *whole)]
+            raise UsageError(
+                error.args[0], "\n".join(("Name one of them, or all of one experiment:", *lines))
+            ) from error
         files, total_bytes = fetched.files, fetched.total_bytes
     else:
         manifest = fetch(uri, directory)
         files, total_bytes = sum(bool(entry.sha256) for entry in manifest.files), manifest.total_bytes
     say(f"{counted(files, 'file')}, {total_bytes:,} bytes in {directory}, hashes verified")
+
+
+def _several(client: ClientProtocol, name: str) -> list[tuple[int, str]]:
+    """The tasks of ``RUN/EXPERIMENT``, each with the name of its model; empty if it left one, or none."""
+    run, _, experiment = name.strip("/").partition("/")
+    if not experiment or "/" in experiment:
+        return []
+    run = client.resolve(run)
+    of_it = sorted(model.task for model in client.models(run) if model.experiment == experiment)
+    return [(task, f"{run}/{experiment}/{task}") for task in of_it] if len(of_it) > 1 else []
+
+
+def _get_all(client: ClientProtocol, tasks: Sequence[tuple[int, str]], directory: Path) -> None:
+    from trainmaster.spec.errors import UsageError
+
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise UsageError(f"{directory} is not empty.", "Give another directory; nothing was changed.")
+    fetched = [client.fetch_model(name, directory / str(task)) for task, name in tasks]
+    files, total_bytes = sum(each.files for each in fetched), sum(each.total_bytes for each in fetched)
+    say(
+        f"{len(tasks)} models, {counted(files, 'file')}, {total_bytes:,} bytes in {directory}, "
+        "in a folder for each task, hashes verified"
+    )
 
 
 def _named(text: str) -> str:

@@ -30,10 +30,36 @@ def test_of_several_models_the_commands_are_told(monkeypatch):
     with pytest.raises(UsageError) as caught:
         models.get("latest", Path("model"))
     assert caught.value.hint.splitlines() == [
-        "Name one of them:",
+        "Name one of them, or all of one experiment:",
         "  trainmaster models get r-1/main/0 model",
         "  trainmaster models get r-1/main/1 model",
+        "  trainmaster models get r-1/main model",
     ]
+
+
+def test_all_models_of_an_experiment_come_into_a_folder_each(monkeypatch, tmp_path, capsys):
+    left = [("infer", 1), ("infer", 0), ("train", 0)]
+    got = []
+
+    def fetch(name, directory):
+        got.append((name, directory.relative_to(tmp_path).as_posix()))
+        return SimpleNamespace(files=1, total_bytes=7)
+
+    client = SimpleNamespace(
+        resolve=lambda _: "r-1",
+        models=lambda _: [SimpleNamespace(experiment=name, task=task) for name, task in left],
+        fetch_model=fetch,
+    )
+    monkeypatch.setattr(opening, "open_client", lambda: client)
+    models.get("latest/infer", tmp_path / "all")
+    assert got == [("r-1/infer/0", "all/0"), ("r-1/infer/1", "all/1")]
+    assert "2 models, 2 files, 14 bytes" in capsys.readouterr().err
+    (tmp_path / "all").mkdir()
+    (tmp_path / "all/mine").touch()
+    with pytest.raises(UsageError, match="is not empty"):
+        models.get("latest/infer", tmp_path / "all")
+    models.get("latest/train", tmp_path / "one")
+    assert got[2:] == [("latest/train", "one")]
 
 
 def test_services_that_are_over_are_left_out_for_people_only(monkeypatch, capsys):
