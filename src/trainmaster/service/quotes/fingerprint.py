@@ -33,6 +33,8 @@ _LINES: Final = 64
 _MOST_BYTES: Final = 1 << 20
 #: Shorter lines stand in every code.
 _SHORT: Final = 4
+#: Which checkpoint of another run it begins with, among its numbers.
+BEGUN: Final = "checkpoint.from"
 _NUMBER: Final = regex(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
@@ -58,7 +60,7 @@ class Fingerprint:
 
     Attributes:
         exact: of code, command, setup, image, parameters, environment, data, batch, launcher, strategy and
-            device. Values of secrets are left out.
+            device, and the checkpoint that it begins with. Values of secrets are left out.
         similar: of the files that the command names (of its words, where it names none), launcher, strategy
             and device: jobs that may be other versions of this one.
         lines: see `CodeFingerprint`.
@@ -148,6 +150,8 @@ def fingerprint_of(recipe: Recipe, experiment: Experiment, code: CodeFingerprint
         "batch": experiment.batch.model_dump(mode="json") if experiment.batch else None,
         "roles": experiment.roles.model_dump(mode="json") if experiment.roles else None,
     }
+    if experiment.beginning is not None:
+        exact["begins_with"] = str(experiment.beginning)
     if experiment.ends_at is not None and not experiment.builtin_values().get("steps"):
         exact["until"] = str(experiment.ends_at)  # where a length is known, only steps are measured
     named = [word for word in words if os.path.normpath(word) in code.files]
@@ -184,6 +188,8 @@ def _numbers(experiment: Experiment, recipe: Recipe, words: Sequence[str]) -> It
     for name, value in experiment.env.items():
         if _NUMBER.fullmatch(str(value)):
             yield name, float(str(value))
+    if experiment.beginning is not None:
+        yield BEGUN, float(int(_digest({"begins_with": str(experiment.beginning)})[:8], 16))
     tasks = experiment.tasks(recipe.seed)
     for name, found in (tasks.parameters(0) or {}).items() if len(tasks) == 1 else ():
         if isinstance(found, int | float):

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.advisor.model.intervals import median
+from trainmaster.service.quotes.fingerprint import BEGUN
 
 if TYPE_CHECKING:
     from trainmaster.advisor.model.measurement import Measurement
@@ -33,8 +34,10 @@ _STEP_NOISE: Final = 0.1
 _AS_NEAR: Final = 0.02
 #: Of a recipe, the first that there is.
 _LENGTHS: Final = ("steps", "epochs")
+#: How much of its work is done where it begins with another checkpoint, or with none, is not known (log).
+_BEGUN_DOUBT: Final = 0.7
 #: What counts no work.
-_NO_LENGTH: Final = re.compile(r"seed|port|rank|local|device|gpu|fold", re.IGNORECASE)
+_NO_LENGTH: Final = re.compile(rf"seed|port|rank|local|device|gpu|fold|^{re.escape(BEGUN)}$", re.IGNORECASE)
 #: An option or a variable that is its length by its name, whatever it was before.
 _LENGTH: Final = re.compile(
     r"\W*((max|num|n|total|train)[-_]?)?(steps|epochs|iters|iterations)", re.IGNORECASE
@@ -100,6 +103,10 @@ def as_long(
     had = measured.numbers
     if measured.duration_s is None or had is None or had == numbers:
         return measured
+    if had.get(BEGUN) != numbers.get(BEGUN):
+        spread = hypot(measured.step_spread, _BEGUN_DOUBT)
+        had = {name: value for name, value in {**had, BEGUN: numbers.get(BEGUN)}.items() if value is not None}
+        return as_long(replace(measured, step_spread=spread, numbers=had), numbers, lengths)
     before = {name: value for name, value in had.items() if name in numbers}
     told: list[str] = [name for name in _LENGTHS if name in before]
     told += [name for name, value in before.items() if _is_end(name, value, measured)]

@@ -68,6 +68,7 @@ def test_workers_length_and_budget_change_nothing(tmp_path, changed):
         {"batch": {"global": 128}},
         {"setup": "pip install x"},
         {"container": "python:3.12"},
+        {"checkpoint": {"from": "r-1/main/0@2"}},
     ],
 )
 def test_what_makes_it_a_similar_one(tmp_path, changed):

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from trainmaster.advisor.model.measurement import Measurement, Point
-from trainmaster.service.quotes.job_numbers import nearest, with_length
+from trainmaster.service.quotes.fingerprint import BEGUN
+from trainmaster.service.quotes.job_numbers import as_long, nearest, with_length
 from trainmaster.spec import Strategy
 
 
@@ -75,6 +76,18 @@ def test_what_was_not_seen_to_its_end_makes_as_many_steps_as_another_version():
     assert found.step_spread == pytest.approx(0.1)
     (found,) = with_length([measured], [replace(longer, code_lines=(2,))], doubt=0.5)
     assert found.step_spread == pytest.approx(math.hypot(0.1, 0.5)), "other code may make more"
+
+
+@pytest.mark.parametrize(("had", "has"), [(None, 7.0), (7.0, None), (7.0, 8.0)])
+def test_how_much_is_left_to_do_from_another_checkpoint_is_doubted(had, has):
+    def numbers(begun):
+        return {"word 2": 200.0} | ({} if begun is None else {BEGUN: begun})
+
+    measured = ran(13.0, 0.1, numbers=numbers(had), steps_done=100)
+    assert as_long(measured, numbers(had)) == measured
+    found = as_long(measured, numbers(has))
+    assert found.duration_s == 13.0
+    assert found.step_spread == pytest.approx(math.hypot(measured.step_spread, 0.7))
 
 
 def test_one_that_was_too_short_to_show_steps_lends_the_time_that_it_took():
