@@ -1,7 +1,7 @@
 """`KubernetesDouble`: the routes of Kubernetes that we use, with pods that are processes of this machine.
 
-As root each pod has processes, mounts and directories of its own, but the network and files of this machine.
-The contract tests of the provider and the transport run on it, and on a real one.
+As root each pod has a name, processes, mounts and directories of its own, but the network and files of this
+machine. The contract tests of the provider and the transport run on it, and on a real one.
 """
 
 from __future__ import annotations
@@ -20,14 +20,24 @@ import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.providers.kubernetes.manifests import amount_of
 from trainmaster.testing.private_server import START_TIMEOUT_S, PrivateServer, free_ports
 
+if TYPE_CHECKING:
+    from starlette.responses import Response
+
 #: The token that is taken.
 _PODS: Final = "/api/v1/namespaces/{space}/pods"
 _READ_BYTES: Final = 1 << 15
+#: A node that is silent for so long is not ready (40 in Kubernetes, as long in `PrivateKubernetes`).
+_SILENT_S: Final = 20.0
+#: Pods stay on a node that is unreachable for so long, unless they say otherwise.
+_TOLERATED_S: Final = 300.0
+#: Pods of a node that is deleted are deleted after so long.
+_ORPHANED_S: Final = 40.0
+_UNREACHABLE: Final = "node.kubernetes.io/unreachable"
 
 
 def _time(at: float) -> str:
@@ -38,6 +48,12 @@ class _Refused(Exception):  # noqa: N818 - an answer
     def __init__(self, status: int, reason: str, message: str) -> None:
         self.status, self.reason, self.message = status, reason, message
         super().__init__(message)
+
+    def answer(self) -> Response:
+        from starlette.responses import JSONResponse
+
+        told = {"kind": "Status", "status": "Failure", "message": self.message, "reason": self.reason}
+        return JSONResponse(told | {"code": self.status}, self.status)
 
 
 class _Pod:
@@ -57,6 +73,16 @@ class _Pod:
         return {key: amount_of(str(value)) for key, value in requests.items()}
 
     @property
+    def node(self) -> str:
+        return str(self.told["spec"].get("nodeName", ""))
+
+    @property
+    def tolerated_s(self) -> float:
+        """So long it stays on a node that is unreachable."""
+        found = [each for each in self.told["spec"].get("tolerations", ()) if each["key"] == _UNREACHABLE]
+        return float(found[0]["tolerationSeconds"]) if found else _TOLERATED_S
+
+    @property
     def is_over(self) -> bool:
         return self.told["status"]["phase"] in ("Succeeded", "Failed")
 
@@ -67,10 +93,13 @@ class _Pod:
         words = [each.replace("$$", "$") for each in words]  # as Kubernetes does
         if os.geteuid() == 0:
             mounts = [f"mount -t tmpfs tmpfs {each}" for each in self._places()]
-            script = " && ".join([*(f"mkdir -p {each}" for each in self._places()), *mounts, 'exec "$@"'])
+            name = self.told["metadata"]["name"][:63]
+            script = " && ".join(
+                [f"hostname {name}", *(f"mkdir -p {each}" for each in self._places()), *mounts, 'exec "$@"']
+            )
             words = [
-                "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script,
-                "sh", *words,
+                "unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc",
+                "sh", "-c", script, "sh", *words,
             ]  # fmt: skip
         else:
             words = [each.replace("/run/trainmaster", str(self.directory)) for each in words]
@@ -138,10 +167,11 @@ class _Pod:
 
 
 class KubernetesDouble(PrivateServer):
-    """A Kubernetes with one node.
+    """A Kubernetes.
 
     Args:
-        cpus: of its node.
+        cpus: of each node.
+        nodes: how many.
 
     Attributes:
         cpus: as given; it may be changed.
@@ -149,8 +179,12 @@ class KubernetesDouble(PrivateServer):
         pod_limit: of a quota; None for none. forbidden: verbs that the login may not do.
     """
 
-    def __init__(self, cpus: float = 16.0) -> None:
+    def __init__(self, cpus: float = 16.0, nodes: int = 1) -> None:
         self.cpus = cpus
+        self._nodes = [f"n{number}" for number in range(1, nodes + 1)]
+        self._silent: dict[str, float] = {}
+        self._removed: set[str] = set()
+        self._events: list[dict[str, Any]] = []
         (self.port,) = free_ports(1)
         self._root = Path(tempfile.mkdtemp(prefix="tm-k8s-"))
         self._pods: dict[tuple[str, str], _Pod] = {}
@@ -163,7 +197,7 @@ class KubernetesDouble(PrivateServer):
         self.pod_limit: int | None = None
         self.forbidden: set[str] = set()
         self._token = ""
-        self.kubeconfig = self._root / "config"
+        self.kubeconfig = self._root / "alice.conf"
 
     def prepare(self) -> None:
         """See `PrivateServer`."""
@@ -234,6 +268,33 @@ class KubernetesDouble(PrivateServer):
         """As somebody who drains its node does."""
         self._delete(space, name, grace_s)
 
+    def node_of(self, name: str, space: str = "research") -> str:
+        """The node that a pod is on."""
+        return self._found(space, name).node
+
+    def ready(self) -> list[str]:
+        """Names of the nodes that work."""
+        return [each for each in self._nodes if not self._is_lost(each)]
+
+    def kill(self, name: str) -> None:
+        """A node, and all that runs there, ends at once."""
+        with self._lock:
+            self._silent[name] = time.time()
+            for pod in self._on(name):
+                pod.kill()
+
+    def remove(self, name: str) -> None:
+        """It ends, and whoever looks after the nodes deletes it."""
+        with self._lock:
+            self.kill(name)
+            self._removed.add(name)
+
+    def boot(self, name: str) -> None:
+        """A node is there, with nothing on it."""
+        with self._lock:
+            self._silent.pop(name, None)
+            self._removed.discard(name)
+
     def fill(self, name: str, space: str = "research") -> None:
         """As the kubelet does with a pod that has used up its disk."""
         with self._lock:
@@ -257,26 +318,65 @@ class KubernetesDouble(PrivateServer):
     def _tend(self) -> None:
         while not self._over.wait(0.05):
             with self._lock:
+                self._look_after_nodes()
                 for key, pod in list(self._pods.items()):
+                    if pod.node in self._silent:
+                        continue  # its kubelet does not tell what became of it
                     pod.look()
                     if "deletionTimestamp" in pod.told["metadata"] and (pod.is_over or pod.process is None):
                         del self._pods[key]
                 self._schedule()
 
+    def _on(self, node: str) -> list[_Pod]:
+        return [pod for pod in self._pods.values() if pod.node == node and pod.process is not None]
+
+    def _is_lost(self, node: str) -> bool:
+        """Whether it is known to be."""
+        silent_since = self._silent.get(node)
+        return node in self._removed or (silent_since is not None and time.time() > silent_since + _SILENT_S)
+
+    def _look_after_nodes(self) -> None:
+        """What the controllers of nodes and of garbage do: pods of a node that is lost have to go."""
+        for node in filter(self._is_lost, self._nodes):
+            silent_s = time.time() - self._silent[node]
+            for pod in self._on(node):
+                about, is_removed = pod.told["metadata"], node in self._removed
+                pod.told["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+                if is_removed and silent_s > _ORPHANED_S:
+                    del self._pods[about["namespace"], about["name"]]
+                elif (
+                    not is_removed
+                    and "deletionTimestamp" not in about
+                    and silent_s > _SILENT_S + pod.tolerated_s
+                    and self.ready()  # else Kubernetes takes itself for the one who is cut off
+                ):
+                    message = f"Marking for deletion Pod {about['namespace']}/{about['name']}"
+                    event = {"reason": "TaintManagerEviction", "message": message}
+                    self._events.append(event | {"involvedObject": {"name": about["name"]}})
+                    self._delete(about["namespace"], about["name"], None)
+
     def _schedule(self) -> None:
         for pod in self._pods.values():
             if pod.process is not None or pod.is_over or "deletionTimestamp" in pod.told["metadata"]:
                 continue
-            used = sum(p.needs.get("cpu", 0) for p in self._pods.values() if p.process and not p.is_over)
+            lacking = "nvidia.com/gpu" if pod.needs.get("nvidia.com/gpu") else "cpu"
+            used = {
+                node: sum(p.needs.get("cpu", 0) for p in self._on(node) if not p.is_over)
+                for node in self.ready()
+            }
+            fit = [node for node in used if used[node] + pod.needs.get("cpu", 0) <= self.cpus]
             conditions: list[dict[str, Any]] = []
-            if used + pod.needs.get("cpu", 0) > self.cpus or pod.needs.get("nvidia.com/gpu"):
-                lacking = "nvidia.com/gpu" if pod.needs.get("nvidia.com/gpu") else "cpu"
-                message = f"0/1 nodes are available: 1 Insufficient {lacking}."
+            if not fit or lacking != "cpu":
+                there = len(self._nodes) - len(self._removed)
+                words = [f"{len(used)} Insufficient {lacking}"] if used else []
+                if lost := there - len(used):
+                    words += [f"{lost} node(s) had taint {{{_UNREACHABLE}: }}, that the pod didn't tolerate"]
+                message = f"0/{there} nodes are available: {', '.join(words)}."
                 conditions = [
                     {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
                 ]
             else:
-                pod.told["spec"]["nodeName"] = "n1"
+                pod.told["spec"]["nodeName"] = min(fit, key=lambda node: used[node])
                 pod.start()
             pod.told["status"]["conditions"] = conditions
 
@@ -290,6 +390,8 @@ class KubernetesDouble(PrivateServer):
             kill_at = time.time() + grace_s
             pod.kill_at = min(pod.kill_at or kill_at, kill_at)
             pod.told["metadata"]["deletionTimestamp"] = _time(pod.kill_at)
+            if pod.node in self._silent and not grace_s:
+                del self._pods[space, name]
             if pod.process is not None and pod.process.poll() is None and (first := pod.first()):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(first, signal.SIGTERM)
@@ -320,7 +422,17 @@ class KubernetesDouble(PrivateServer):
         pod = self._pods.get((space, name))
         if pod is None:
             raise _Refused(404, "NotFound", f'pods "{name}" not found')
-        pod.look()
+        if pod.node not in self._silent:
+            pod.look()
+        return pod
+
+    def _reached(self, space: str, name: str) -> _Pod:
+        """One whose kubelet answers."""
+        pod = self._found(space, name)
+        if pod.node in self._silent:
+            raise _Refused(
+                500, "InternalError", "error dialing backend: dial tcp: connect: connection refused"
+            )
         return pod
 
     # --- its routes ----------------------------------------------------------------------------------------
@@ -342,7 +454,7 @@ class KubernetesDouble(PrivateServer):
             case "GET", ["pods", name]:
                 return self._found(space, name).told
             case "GET", ["pods", name, "log"]:
-                return (self._found(space, name).directory / "log").read_text(errors="replace")
+                return (self._reached(space, name).directory / "log").read_text(errors="replace")
             case "PATCH", ["pods", name]:
                 pod = self._found(space, name).told
                 pod["metadata"].setdefault("annotations", {}).update(body["metadata"]["annotations"])
@@ -358,13 +470,15 @@ class KubernetesDouble(PrivateServer):
                 found = [] if limit is None else [{"metadata": {"name": "q"}, "status": status}]
                 return {"kind": "ResourceQuotaList", "metadata": {}, "items": found}
             case "GET", ["events"]:
-                return {"kind": "EventList", "metadata": {}, "items": []}
+                whose = query.get("fieldSelector", "").removeprefix("involvedObject.name=")
+                events = [each for each in self._events if each["involvedObject"]["name"] == whose]
+                return {"kind": "EventList", "metadata": {}, "items": events}
         raise _Refused(404, "NotFound", "the server could not find the requested resource")
 
     def _app(self) -> Any:  # noqa: ANN401 - JSON, or the library's
         from starlette.applications import Starlette
         from starlette.requests import Request
-        from starlette.responses import JSONResponse, PlainTextResponse, Response
+        from starlette.responses import JSONResponse, PlainTextResponse
         from starlette.routing import Route, WebSocketRoute
 
         async def review(request: Request) -> Response:
@@ -388,9 +502,7 @@ class KubernetesDouble(PrivateServer):
                 space = request.path_params["space"]
                 found = await asyncio.to_thread(self._answer, request.method, space, rest, query, body)
             except _Refused as refused:
-                told = {"kind": "Status", "status": "Failure", "message": refused.message,
-                        "reason": refused.reason, "code": refused.status}  # fmt: skip
-                return JSONResponse(told, refused.status)
+                return refused.answer()
             if isinstance(found, str):
                 return PlainTextResponse(found)
             return JSONResponse(found, 201 if request.method == "POST" else 200)
@@ -408,18 +520,17 @@ class KubernetesDouble(PrivateServer):
         )
 
     async def _exec(self, line: Any) -> None:  # noqa: ANN401 - JSON, or the library's
-        if line.headers.get("authorization") != f"Bearer {self._token}":
-            await line.close()
-            return
         try:
-            pod = self._found(line.path_params["space"], line.path_params["name"])
-        except _Refused:
-            await line.close()
+            if line.headers.get("authorization") != f"Bearer {self._token}":
+                raise _Refused(401, "Unauthorized", "Unauthorized")
+            pod = self._reached(line.path_params["space"], line.path_params["name"])
+        except _Refused as refused:
+            await line.send_denial_response(refused.answer())
             return
         await line.accept("v4.channel.k8s.io")
         words = line.query_params.getlist("command")
         if os.geteuid() == 0:
-            words = ["nsenter", "--target", str(pod.first()), "--mount", "--pid", *words]
+            words = ["nsenter", "--target", str(pod.first()), "--mount", "--uts", "--pid", *words]
         pipe = asyncio.subprocess.PIPE
         is_terminal = "tty" in line.query_params
         process = await asyncio.create_subprocess_exec(
@@ -450,6 +561,8 @@ class KubernetesDouble(PrivateServer):
             with contextlib.suppress(Exception):
                 await asyncio.gather(bring(1, process.stdout), bring(2, process.stderr))
                 code = await process.wait()
+                if pod.node in self._silent:  # what it was told through is gone, too
+                    return
                 code = 128 - code if code < 0 else code
                 status: dict[str, Any] = {"metadata": {}, "status": "Success"}
                 if code:

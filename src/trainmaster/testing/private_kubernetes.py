@@ -264,6 +264,11 @@ class PrivateKubernetes(PrivateServer):
         self._docker_end(name)
         self._end(f"docker-{name}")
 
+    def remove(self, name: str) -> None:
+        """It ends, and whoever looks after the nodes deletes it."""
+        self.kill(name)
+        self.api.call("DELETE", f"/api/v1/nodes/{name}")
+
     # --- what is seen, and done ----------------------------------------------------------------------------
 
     @property
@@ -280,6 +285,10 @@ class PrivateKubernetes(PrivateServer):
                 c["type"] == "Ready" and c["status"] == "True" for c in each["status"].get("conditions", ())
             )
         ]
+
+    def node_of(self, name: str) -> str:
+        """The node that a pod is on."""
+        return str(self.api.call("GET", f"pods/{name}")["spec"]["nodeName"])
 
     def left(self) -> list[str]:
         """Pods that are there and do not go."""

@@ -19,7 +19,6 @@ from killed_drivers import MOMENTS_S, Place, kill_twice
 from openstack_places import Cloud, renter_of, running_cloud
 from place_runs import (
     PATIENCE_S,
-    RECIPE,
     Crossing,
     cross,
     gang,
@@ -35,7 +34,7 @@ from renter import Renter
 
 pytestmark = [pytest.mark.places, pytest.mark.timeout(900)]
 
-HOSTNAME = RECIPE.format(budget="{}", machine="m1.tiny", more="", command="hostname")
+HOSTNAME = Crossing("hostname", "", "m1.tiny").recipe
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,6 @@ from place_runs import (
     COUNTED,
     MOVED,
     MOVED_ROWS,
-    RECIPE,
     Crossing,
     cross,
     drive_while_home_is_off,
@@ -96,9 +95,8 @@ def test_parameter_servers(user: Renter, cloud: Cloud) -> None:
 
 def test_cap(user: Renter, cloud: Cloud) -> None:
     """What drives ends the run by a credential that is held to its rules."""
-    row = MOVED_ROWS["cap"]
-    recipe = RECIPE.format(budget=row.budget, machine="m1.small", more=row.more, command=row.command)
-    going, _ = moved(user, "openstack", user.recipe(recipe))
+    row = moving(MOVED_ROWS["cap"], MACHINE, "m1.small")
+    going, _ = moved(user, "openstack", user.recipe(row.recipe))
     assert "/v2.1/os-keypairs" in cloud.nova.credentials(), "a path that only what drives may use"
     going.end(row.code)
     assert row.words in going.text

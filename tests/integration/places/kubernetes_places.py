@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ def kubernetes(request: pytest.FixtureRequest) -> Iterator[Any]:
     if request.param == "real":
         yield from real_kubernetes(2)
         return
-    with KubernetesDouble() as double:
+    with KubernetesDouble(nodes=2) as double:
         yield double
 
 
@@ -87,3 +88,15 @@ def renter_of(account: KubernetesAccount, folder: Path) -> Iterator[Renter]:
 def check_clean(account: KubernetesAccount) -> None:
     """No pod of ours is left."""
     until(lambda: not account.kubernetes.left(), 60, account.kubernetes.left)
+
+
+@contextlib.contextmanager
+def lost_node(kubernetes: Any, pod: str, *, is_deleted: bool = False) -> Iterator[None]:
+    """The node of a pod has no power; it comes back afterwards. is_deleted: its entry is removed, too."""
+    lost = kubernetes.node_of(pod)
+    (kubernetes.remove if is_deleted else kubernetes.kill)(lost)
+    try:
+        yield
+    finally:
+        kubernetes.boot(lost)
+        until(lambda: len(kubernetes.ready()) == 2, 120)

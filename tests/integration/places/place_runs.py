@@ -44,7 +44,7 @@ name: steps
 budget: {budget}
 experiments:
   train:
-    distributed: {{strategy: allreduce, workers: 2, per_node: 1}}
+    distributed: {{strategy: allreduce, workers: {workers}, per_node: 1}}
     framework: plain
     hardware: {{instance: {machine}}}
     {more}
@@ -87,7 +87,7 @@ class Crossing:
     """One row.
 
     Attributes:
-        command, machine, budget, more: of the recipe. options: of `run`.
+        command, machine, budget, more, workers: of the recipe. options: of `run`.
         code: that it ends with. words: what it says, or its log. env: of the command.
     """
 
@@ -96,15 +96,29 @@ class Crossing:
     machine: str = "half"
     budget: str = "{}"
     more: str = ""
+    workers: int = 2
     options: tuple[str, ...] = ()
     code: int = 0
     env: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def recipe(self) -> str:
+        return RECIPE.format(
+            budget=self.budget,
+            machine=self.machine,
+            more=self.more,
+            workers=self.workers,
+            command=self.command,
+        )
 
 
 #: Of `run`: its first machine drives it, with keys of the user's own.
 MOVED = ("--on-cluster", "--send-keys")
 #: What a run may have in it that its first machine drives.
 MOVED_ROWS = {
+    "gang of three": Crossing(
+        "echo member $TRAINMASTER_INDEX of $TRAINMASTER_WORLD_SIZE", "member 2 of 3", workers=3
+    ),
     "volume": Crossing(
         'cat "$TRAINMASTER_DATA_IMAGES/deep/a"', "of the volume", more="data: {images: {volume: images}}"
     ),
@@ -202,8 +216,7 @@ def cross(user: Renter, provider: str, row: Crossing) -> None:
         (images := user.work.parent / "images" / "deep").mkdir(parents=True)
         (images / "a").write_text("of the volume\n")
         user.call("volume", "push", images.parent, "images")
-    recipe = RECIPE.format(budget=row.budget, machine=row.machine, more=row.more, command=row.command)
-    going = user.run(user.recipe(recipe), *row.options, provider=provider, **row.env)
+    going = user.run(user.recipe(row.recipe), *row.options, provider=provider, **row.env)
     told = going.end(row.code)
     logs = user.call("logs", told["run"]).stdout if row.code == 0 else ""
     assert row.words in going.text + logs, going.text
@@ -251,7 +264,7 @@ def keep_for_the_next(
     user: Renter, provider: str, machine: str, held: Callable[[], list[str]], *options: str
 ) -> None:
     """What is kept has the next run; then it is given back."""
-    recipe = user.recipe(RECIPE.format(budget="{}", machine=machine, more="", command="hostname"))
+    recipe = user.recipe(Crossing("hostname", "", machine).recipe)
     user.run(recipe, "--keep", "10m", *options, provider=provider).end()
     before = held()
     assert before
@@ -275,8 +288,7 @@ def have_two_homes(
         (folder / settings.name).write_text(settings.read_text())
     other = type(user)(user.lab, work)
     other.env = {**user.env, "TRAINMASTER_HOME": str(folder)}
-    text = RECIPE.format(budget="{}", machine=machine, more="", command="hostname")
-    text = text.replace("workers: 2", "workers: 1")
+    text = Crossing("hostname", "", machine, workers=1).recipe
     short = other.recipe(text)
     going = user.run(gang(user, 2, 3000, machine), provider=provider)
     run = going.run
@@ -324,9 +336,7 @@ def train_as_a_team(user: Renter, provider: str, folder: Path, machine: str = "h
         env={**os.environ, **user.env, **away}, text=True, check=True, capture_output=True,
     )  # fmt: skip
     secret = 'test "$HF_TOKEN" = hf_of_the_team && echo it has it'
-    recipe = user.recipe(
-        RECIPE.format(budget="{}", machine=machine, more="secrets: [HF_TOKEN]", command=secret)
-    )
+    recipe = user.recipe(Crossing(secret, "", machine, more="secrets: [HF_TOKEN]").recipe)
     refused = user.call("run", recipe, "--provider", provider, "--yes", *MOVED, code=2, **away)
     assert "--on-cluster is for the machine where runs are" in refused.stderr
     assert json.loads(user.call("status", "--json", **away).stdout)["runs"] == []

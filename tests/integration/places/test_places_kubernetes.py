@@ -61,23 +61,6 @@ def test_a_gang_of_two_that_is_looked_into(user: Renter, account: KubernetesAcco
     check_clean(account)
 
 
-def test_a_node_is_lost(user: Renter, account: KubernetesAccount, kubernetes: PrivateKubernetes) -> None:
-    """What was there goes on elsewhere."""
-    going = user.run(gang(user, 2, 300), provider="kubernetes")
-    run = going.run
-    until_step(user, run)
-    there = {each["metadata"]["name"]: each["spec"]["nodeName"] for each in kubernetes.api.all("pods")}
-    lost = there[user.machines(run)["worker-1"]]
-    kubernetes.kill(lost)
-    try:
-        going.until_said("is lost|is taken back", 240)
-        assert going.end()["state"] == "DONE"
-    finally:
-        kubernetes.boot(lost)
-        until(lambda: len(kubernetes.ready()) == 2, 120)
-    assert max(step for _, step in user.starts(run)) > 0
-
-
 def claim(kubernetes: PrivateKubernetes, name: str, place: Path) -> None:
     """A volume of Kubernetes' own, which a directory of this machine stands for, and a claim on it."""
     size = {"storage": "20Gi"}

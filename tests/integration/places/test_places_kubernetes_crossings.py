@@ -14,7 +14,7 @@ pytest.importorskip("websockets", reason="websockets is not installed")
 pytest.importorskip("starlette", reason="starlette is not installed")
 pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 
-from kubernetes_places import KubernetesAccount, account_of, check_clean, kubernetes, renter_of
+from kubernetes_places import KubernetesAccount, account_of, check_clean, kubernetes, lost_node, renter_of
 from place_runs import (
     Crossing,
     cross,
@@ -28,6 +28,8 @@ from place_runs import (
 )
 from renter import Renter
 
+from trainmaster.providers.base import Node, NodeRequest, NodeState, ProviderPlace
+from trainmaster.providers.kubernetes.provider import kubernetes_provider
 from trainmaster.testing.kubernetes_double import KubernetesDouble
 
 __all__ = ["kubernetes"]
@@ -137,6 +139,46 @@ def test_a_pod_goes(user: Renter, account: KubernetesAccount, how: str) -> None:
     going.until_said("is taken back" if how == "evicted" else "is lost", 200)
     assert going.end()["state"] == "DONE"
     assert max(step for _, step in user.starts(run)) > 0
+    check_clean(account)
+
+
+@pytest.mark.parametrize("how", ["it is silent", "it is deleted"])
+def test_a_node_is_lost(user: Renter, account: KubernetesAccount, how: str) -> None:
+    """What was there goes on elsewhere, before Kubernetes gives up its pod."""
+    going = user.run(gang(user, 2, 300), provider="kubernetes")
+    run = going.run
+    until_step(user, run)
+    with lost_node(account.kubernetes, user.machines(run)["worker-1"], is_deleted=how == "it is deleted"):
+        going.until_said("is lost|is taken back", 240)
+        assert going.end()["state"] == "DONE"
+    assert max(step for _, step in user.starts(run)) > 0
+    check_clean(account)
+
+
+@pytest.mark.parametrize("how", ["it is silent", "it is deleted"])
+def test_what_kubernetes_makes_of_a_pod_whose_node_is_lost(account: KubernetesAccount, how: str) -> None:
+    """As long as nobody asks for anything: it has to go after its toleration, or is no more."""
+    settings = account.home / "kubernetes.yaml"
+    settings.write_text(settings.read_text().replace("grace: 20s", "grace: 2s"))
+    provider = kubernetes_provider(ProviderPlace(account.home, "0123456789abcdef", account.env))
+    provider.acquire("c", NodeRequest("worker", 1, "node", token="t"))
+
+    def look() -> Node:
+        (node,) = provider.nodes("c")
+        return node
+
+    until(lambda: look().state is NodeState.READY)
+    seen = list[Node]()
+    with lost_node(account.kubernetes, look().id, is_deleted=how == "it is deleted"):
+        until(lambda: seen.append(look()) or seen[-1].state is NodeState.GONE, seen=lambda: seen[-1])
+    assert seen[0].state is NodeState.READY, "nobody knows yet"
+    leaving = [each.reason for each in seen if each.state is NodeState.LEAVING]
+    if how == "it is deleted":
+        assert not leaving
+        assert seen[-1].reason == "somebody has deleted its pod"
+    else:
+        assert leaving[0].startswith("Marking for deletion Pod research/tm-")
+    provider.release("c")
     check_clean(account)
 
 

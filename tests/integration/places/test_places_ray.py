@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from place_runs import (
+    MOVED_ROWS,
     PATIENCE_S,
     AwayRenter,
     Crossing,
@@ -18,6 +19,7 @@ from place_runs import (
     gang,
     have_two_homes,
     keep_for_the_next,
+    moving,
     podman_with_image,
     serve,
     train_as_a_team,
@@ -198,10 +200,10 @@ def test_crossing(user: Renter, ray: PrivateRay, name: str) -> None:
         assert ray.said(LET_GO)
 
 
-@pytest.mark.parametrize("name", ["volume", "sweep", "cap"])
+@pytest.mark.parametrize("name", MOVED_ROWS)
 def test_crossing_driven_by_a_node(away: Renter, name: str) -> None:
     """It ends as it does when it is driven at home."""
-    cross(away, "ray", ROWS[name])
+    cross(away, "ray", replace(moving(MOVED_ROWS[name], "node"), options=()))
 
 
 def test_parameter_servers_driven_by_a_node(away: Renter) -> None:

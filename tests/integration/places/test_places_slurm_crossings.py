@@ -13,7 +13,6 @@ import pytest
 pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 
 from place_runs import (
-    RECIPE,
     Crossing,
     check_clean,
     cross,
@@ -141,8 +140,7 @@ def test_two_homes_have_one_account(
 
 def test_a_node_is_drained_below_a_run(user: Renter, account: Account, slurm: PrivateSlurm) -> None:
     """What runs there goes on to its end; the next run is elsewhere."""
-    slow = RECIPE.format(budget="{}", machine="half", more="", command="python3 steps.py 60 0.1")
-    recipe = user.recipe(slow)
+    recipe = user.recipe(Crossing("python3 steps.py 60 0.1", "").recipe)
     going = user.run(recipe, provider="slurm")
     run = going.run
     until(lambda: "n" in slurm.command("squeue", "-h", "-t", "R", "-o", "%N"), 120)
