@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ pytest.importorskip("starlette", reason="starlette is not installed")
 pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 pytest.importorskip("boto3", reason="boto3 is not installed")
 
-from kubernetes_places import KubernetesAccount, account_of, check_clean, kubernetes, renter_of
+from kubernetes_places import KubernetesAccount, account_of, check_clean, kubernetes, lost_node, renter_of
 from place_runs import (
     COUNTED,
     MOVED,
@@ -85,6 +86,17 @@ def driven(user: Renter, go: Path, steps: int) -> tuple[Renting, int]:
     return going, driver
 
 
+@contextlib.contextmanager
+def going_pod(account: KubernetesAccount, pod: str, how: str) -> Iterator[None]:
+    """A pod goes; its node comes back afterwards."""
+    if how == "with its node":
+        with lost_node(account.kubernetes, pod):
+            yield
+        return
+    account.kubernetes.evict(pod, grace_s=0 if how == "lost" else None)
+    yield
+
+
 def test_pods_drive_while_their_home_is_off(user: Renter, account: KubernetesAccount, tmp_path: Path) -> None:
     """The driver is killed and started again, and the home sees the end; nothing of it stays."""
     go = tmp_path / "go"
@@ -97,7 +109,7 @@ def test_pods_drive_while_their_home_is_off(user: Renter, account: KubernetesAcc
     check_clean(account)
 
 
-@pytest.mark.parametrize("how", ["lost", "evicted"])
+@pytest.mark.parametrize("how", ["lost", "evicted", "with its node"])
 def test_the_pod_that_drives_goes(user: Renter, account: KubernetesAccount, tmp_path: Path, how: str) -> None:
     """Verbs at home work before; then the home goes on with it, and ends it with all that it has."""
     going, _ = driven(user, tmp_path / "go", 4000)
@@ -107,9 +119,9 @@ def test_the_pod_that_drives_goes(user: Renter, account: KubernetesAccount, tmp_
     assert said.stdout == "1\n"
     assert json.loads(user.call("status", run, "--json").stdout)["driver"]["state"] == "working"
     pods = set(account.kubernetes.left())
-    account.kubernetes.evict(user.machines(run)["worker-0"], grace_s=0 if how == "lost" else None)
-    going.until_said("it goes on, driven from here in the background")
-    going.until(lambda: len(user.starts(run)) > 1, "its second attempt")
+    with going_pod(account, user.machines(run)["worker-0"], how):
+        going.until_said("it goes on, driven from here in the background")
+        going.until(lambda: len(user.starts(run)) > 1, "its second attempt")
     assert max(step for _, step in user.starts(run)) > 0, "it goes on from a checkpoint"
     assert len(pods & set(account.kubernetes.left())) == 1, "the pod that is left is worked on"
     user.call("cancel", run)
@@ -117,16 +129,16 @@ def test_the_pod_that_drives_goes(user: Renter, account: KubernetesAccount, tmp_
     check_clean(account)
 
 
-@pytest.mark.parametrize("how", ["lost", "evicted"])
+@pytest.mark.parametrize("how", ["lost", "evicted", "with its node"])
 def test_another_pod_goes(user: Renter, account: KubernetesAccount, tmp_path: Path, how: str) -> None:
     """The pod that drives asks for another one, and goes on from a checkpoint; its home is off."""
     going, driver = driven(user, tmp_path / "go", 300)
     run = going.run
     going.kill()
-    account.kubernetes.evict(user.machines(run)["worker-1"], grace_s=0 if how == "lost" else None)
-    again = user.start("resume", run, "--json")
-    again.until_said("driven by another process")
-    again.until(lambda: len(user.starts(run)) > 1, "its second attempt")
+    with going_pod(account, user.machines(run)["worker-1"], how):
+        again = user.start("resume", run, "--json")
+        again.until_said("driven by another process")
+        again.until(lambda: len(user.starts(run)) > 1, "its second attempt")
     assert drivers(run) == [driver]
     assert again.end()["reason"] == "SUCCEEDED", again.text
     assert max(step for _, step in user.starts(run)) > 0
