@@ -231,7 +231,7 @@ class KubernetesDouble(PrivateServer):
         import uvicorn
 
         settings = uvicorn.Config(
-            self._app(), port=self.port, log_level="error", lifespan="off", ws="websockets-sansio"
+            self._app(), port=self.port, log_level="critical", lifespan="off", ws="websockets-sansio"
         )
         self._server = uvicorn.Server(settings)
         self._serving = threading.Thread(target=self._server.run, name="kubernetes", daemon=True)

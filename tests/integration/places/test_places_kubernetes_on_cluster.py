@@ -132,7 +132,7 @@ def test_the_pod_that_drives_goes(user: Renter, account: KubernetesAccount, tmp_
 @pytest.mark.parametrize("how", ["lost", "evicted", "with its node"])
 def test_another_pod_goes(user: Renter, account: KubernetesAccount, tmp_path: Path, how: str) -> None:
     """The pod that drives asks for another one, and goes on from a checkpoint; its home is off."""
-    going, driver = driven(user, tmp_path / "go", 300)
+    going, driver = driven(user, tmp_path / "go", 1500)
     run = going.run
     going.kill()
     with going_pod(account, user.machines(run)["worker-1"], how):
