@@ -187,14 +187,6 @@ def test_a_script_that_shows_no_steps_is_told_how(tm):
     tm.until_quiet()
 
 
-def test_a_training_without_a_length_is_told_which_key(tm):
-    tm.write("train.py", STEPS)
-    recipe = tm.task("python train.py 600 0.02")
-    answer = quote(tm, recipe, code=2)
-    assert "steps" in answer.err
-    assert "epochs" in answer.err
-
-
 def test_a_script_that_fails_is_shown(tm):
     answer = quote(tm, tm.task("echo boom >&2; exit 3"), code=2)
     assert "boom" in answer.err
@@ -417,3 +409,27 @@ def test_a_run_measures_first_where_it_is_asked_to(tm):
     broken = tm.call("run", tm.task("exit 3"), "--measure-first", code=2)
     assert "cannot be measured" in broken.err or "exit code 3" in broken.err
     assert len(tm.runs()) == 1
+
+
+def test_a_job_without_a_length_is_told_as_that_and_by_a_run_to_its_end_in_numbers(tm):
+    tm.write("train.py", STEPS)
+    of = {"command": "python train.py 3000 0.02", "profile": {"seconds": "3s"}}
+    alone = tm.recipe({"name": "alone", "experiments": {"main": of}})
+    found = quote(tm, alone).json
+    assert found["time_s"] is None
+    assert "no length: set `steps`" in found["unknown"]["words"]
+    assert "(a step takes 0.0" in found["unknown"]["why"], "it was measured"
+    assert "like your other jobs" not in found["unknown"]["words"], "there are none"
+    gang = {"command": "python train.py 50 0.02", "distributed": {"workers": 2, "strategy": "allreduce"}}
+    both = tm.recipe({"name": "both", "experiments": {"main": gang}}, "both.yaml")
+    for how in ((), ("--no-measure",)):
+        told = quote(tm, both, *how)
+        assert "no length: set `steps`" in told.json["unknown"]["why"]
+        assert "main: measuring" not in told.err, "a minute would not show its length"
+    assert "length" not in tm.call("run", both).err, "a run needs none"
+    found = quote(tm, both, "--no-measure").json
+    assert 1 < found["time_s"]["p50"] < 30
+    unknown = quote(tm, alone, "--no-measure").json["unknown"]
+    wide = unknown["like_others_s"]
+    assert wide["p95"] > 20 * wide["p5"], "one other job says little"
+    assert "like your other jobs it would be" in unknown["words"]

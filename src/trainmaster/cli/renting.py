@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from trainmaster.cli.output import dollars_text, duration, need_yes, say, span_text, table
@@ -68,7 +68,7 @@ def show_quote(made: Quote, show: Callable[[str], None]) -> None:
     if len(made.experiments) > 1 and made.time_s and made.cost_usd:
         show(f"all: {_span(made.time_s)}, {_dollars(made.cost_usd)}")
     if made.unknown is not None:
-        show(f"no estimate: it {made.unknown.words()}")
+        show(f"no estimate: it {replace(made.unknown, why='').words()}")  # its notes have said why
     if made.as_of and made.catalogue != "local":
         show(f"prices: {made.catalogue}, as of {made.as_of}")
     if made.places:

@@ -227,11 +227,11 @@ def test_quotes_by_command_line_and_rest(lab: Any, renter: Renter, lab_servers: 
     (renter.work / "train.py").write_text(STEPS)
     text, tasks = KNOWN[name]
     recipe = with_engine(text, "ssh")
+    told, made = quoted_at_both_doors(server, renter, recipe)
+    assert all(each["is_unknown"] for each in told["places"] if each["is_taken"])
     if name == "gangs":  # nobody knows how many steps they make
-        refused_at_both_doors(server, renter, recipe, "how long it trains is unknown")
-    else:
-        told, _ = quoted_at_both_doors(server, renter, recipe)
-        assert all(each["is_unknown"] for each in told["places"] if each["is_taken"])
+        for one in (told, made["answer"]):
+            assert "has no length: set `steps`" in one["unknown"]["words"]
     run = server.send(STEPS, {"recipe": recipe, "max_usd": 1})[1]["run"]
     server.process.until(lambda: server.json(f"/runs/{run}")["state"] == "DONE", "its end")
     found = server.json(f"/runs/{run}")

@@ -31,7 +31,7 @@ def quote_of_unknown(
         recipe: of the run.
         clusters: of each experiment the smallest that it runs on.
         before: phases of each until its members start.
-        why: nothing is known of it.
+        why: nothing is known of each, or not how long it is.
         notes: what the user should know.
     """
     quoted, starts = {}, dict[str, Interval]()
@@ -43,7 +43,7 @@ def quote_of_unknown(
             phases[phase] = phases.get(phase, 0.0) + took
         starts[name] = interval(np.sum(list(phases.values()), axis=0))
         told = tuple(one for one in explained_phases(phases) if one.name and one.time_s.p50)
-        quoted[name] = ExperimentQuote(name, each, notes=(f"not measured: {why[name]}",), phases=told)
+        quoted[name] = ExperimentQuote(name, each, notes=(why[name],), phases=told)
     roots = [each for name, each in starts.items() if not recipe.experiments[name].depends_on]
     first = min(roots or starts.values(), key=lambda one: one.p50)
     ends = stop_conditions(recipe, [each.usd_per_hour for each in clusters.values()])

@@ -17,7 +17,7 @@ from trainmaster.dataclass import dataclass
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.places.place import Ask, Place, asked_place, wait_words
 from trainmaster.service.places.table import PlaceTable
-from trainmaster.service.quotes.job_knowledge import NO_END
+from trainmaster.service.quotes.job_knowledge import NO_END, NOT_MEASURED
 from trainmaster.service.quotes.quote_options import QuoteOptions, TaskShare
 from trainmaster.service.quotes.quote_record import limit_notes
 from trainmaster.service.quotes.worker_counts import with_fewest
@@ -121,9 +121,8 @@ def estimate_in_places(
         made = quote_in_places(settled, seen, begins, plans=plans, options=options)
     except TrainmasterError as reason:
         return {"no_quote": one_line(reason)}
-    if made.is_unknown:
-        why = "nothing was measured before (`trainmaster quote` does so on this machine)"
-        return {"unknown": made.unknown, "no_quote": why}
+    if made.unknown is not None:
+        return {"unknown": made.unknown, "no_quote": made.unknown.why or NOT_MEASURED}
     if unknown := [row.place for row in made.places if row.is_unknown]:
         return {"no_quote": f"nothing is known of what is on {' and '.join(unknown)}"}
     return {"quote": made}

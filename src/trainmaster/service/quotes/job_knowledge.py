@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.advisor.model.measurement import HELD
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 UNKNOWN: Final = "nothing is known of it, and code of others is not measured here"
 UNASKED: Final = "nothing is known of it"
 OF_A_PERSON: Final = "it ends when whoever works in it does"
+NO_LENGTH: Final = (
+    "its recipe has no length: set `steps`, or `epochs` with `examples` and `batch`, or run it to its end"
+)
+NOT_MEASURED: Final = "nothing was measured before (`trainmaster quote` does so on this machine)"
 NO_END: Final = "it is a service, and has no end: `trainmaster run` says what it costs per hour"
 
 
@@ -86,21 +91,21 @@ def has_unknown_length(experiment: Experiment) -> bool:
     return experiment.distributed is not None and not Workload.of(experiment, 0).has_length
 
 
-def has_length(experiment: Experiment, known: Knowledge) -> bool:
-    """Whether it is known how long it trains: by its recipe, or by what was measured."""
+def why_no_length(experiment: Experiment, known: Knowledge | None = None) -> str:
+    """Why nothing is known of how long it trains, and what to do; empty if its recipe, or a run, says it.
+
+    Args:
+        experiment: of the recipe.
+        known: what was measured of it; None if that is nothing.
+    """
     from trainmaster.advisor.market.workload import Workload
 
-    if known.model is None or Workload.of(experiment, 0).has_length:
-        return True
-    return known.duration_s is not None
-
-
-def no_length(experiment: str) -> UsageError:
-    """The recipe gives no length of the training: steps, epochs or examples."""
-    return UsageError(
-        f"experiments.{experiment}: how long it trains is unknown",
-        "Set `steps`, or `epochs` with `examples` and `batch`; or run it once to its end.",
-    )
+    if Workload.of(experiment, 0).has_length or (known is not None and known.duration_s is not None):
+        return ""
+    if known is None or known.model is None:
+        return NO_LENGTH if has_unknown_length(experiment) else ""
+    seen = [m.point.step_time_s for m in known.seen if m.point is not None and m.point.step_time_s]
+    return f"{NO_LENGTH} (a step takes {median(seen):.3g} s)" if seen else NO_LENGTH
 
 
 class JobKnowledge:
@@ -244,6 +249,11 @@ class JobKnowledge:
                     missing[name] = why
                     self._tell(f"{name}: it showed no steps when it was measured (--fresh measures again)")
         left = [name for name in names if name not in found]
+        lengthless = [name for name in left if has_unknown_length(recipe.experiments[name])]
+        ended = self.known(recipe, lengthless, builder)
+        for name in lengthless:  # a minute of a gang would not show that
+            if why := why_no_length(recipe.experiments[name], ended.get(name)):
+                missing[name] = why
         to_measure = [name for name in left if name not in missing]
         if to_measure and not measures:
             if self._measures and options.only is not None:
@@ -269,6 +279,10 @@ class JobKnowledge:
                 self.notes.append(f"{name}: it was not seen to its end: other versions say how long it is")
             if known.held > HELD:
                 self.notes.append(f"{name}: {_held(known)}: the interval is as much wider")
+        for name in [*found]:
+            if why := why_no_length(recipe.experiments[name], found[name]):
+                missing[name] = why
+                del found[name]
         ordered = {name: found[name] for name in names if name in found}
         missing |= {name: NO_END for name in wanted if name not in names}
         return ordered, {name: why for name, why in missing.items() if name not in found}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -31,16 +31,16 @@ from trainmaster.service.quotes.candidate_offers import (
 from trainmaster.service.quotes.home_load import HomeLoad
 from trainmaster.service.quotes.job_knowledge import (
     NO_END,
+    NO_LENGTH,
+    NOT_MEASURED,
     OF_A_PERSON,
     JobKnowledge,
     NotMeasured,
-    has_length,
-    has_unknown_length,
     is_elsewhere,
-    no_length,
+    why_no_length,
 )
 from trainmaster.service.quotes.knowledge_builder import KnowledgeBuilder
-from trainmaster.service.quotes.other_jobs import other_jobs_s, others_words
+from trainmaster.service.quotes.other_jobs import like_others_s, other_jobs_s
 from trainmaster.service.quotes.phase_records import ExperimentPhases, phases_of, waited_for
 from trainmaster.service.quotes.policy_quotes import by_policy
 from trainmaster.service.quotes.prices import Prices
@@ -134,13 +134,13 @@ class Quoter:
                 "`trainmaster run` says what its machines cost per hour, and asks, before it rents any.",
             )
         builder = self._builder(recipe, catalogue)
-        self._check(recipe, builder, options)
+        self._check(recipe, catalogue, options)
         costs = self._candidate_offers is not None and self._candidate_offers.costs
         found, missing = self._jobs.gather(recipe, environ, builder, options, costs=costs)
         if not found and options.only is not None:
             name, why = next(iter(missing.items()))
             raise UsageError(
-                f"experiments.{name}: cannot be measured: {why}",
+                f"experiments.{name}: cannot be quoted: {why}",
                 "Run the recipe once: a run is a measurement.",
             )
         made = self._quoted(recipe, catalogue, options, found, missing, environ)
@@ -215,15 +215,20 @@ class Quoter:
                 ("machines", NOTHING if name in options.warm else wait),
                 *phases[name].beside(place, best.region, instance).before,
             ]
-        past_s = other_jobs_s(self._service.database, self._service.team)
-        others = (f"{others_words(past_s)}: that says nothing of this one",) if past_s else ()
-        notes = (*others, *self._stale(catalogue, options))
-        made = quote_of_unknown(recipe, clusters, before, missing, notes)
+        like = like_others_s(other_jobs_s(self._service.database, self._service.team))
+        whys = {
+            name: each if each.startswith(NO_LENGTH) else f"not measured: {each}"
+            for name, each in missing.items()
+        }
+        made = quote_of_unknown(recipe, clusters, before, whys, tuple(self._stale(catalogue, options)))
         as_of = catalogue.as_of.isoformat() if catalogue.as_of else ""
         queue = None
         if options.asks_queue and not {*clusters} <= {*options.warm}:
             queue = self._queue(recipe, made, market, environ)
-        unknown = made.unknown and replace(made.unknown, queue=queue.words if queue else "")
+        why = next((each for each in missing.values() if each.startswith(NO_LENGTH)), "")
+        unknown = made.unknown and replace(
+            made.unknown, queue=queue.words if queue else "", why=why, like_others_s=like
+        )
         return replace(made, catalogue=catalogue.name, as_of=as_of, queue=queue, unknown=unknown)
 
     def _to_measure(
@@ -231,7 +236,7 @@ class Quoter:
         recipe: Recipe,
         catalogue: Catalogue,
         options: QuoteOptions,
-        names: Iterable[str],
+        names: Mapping[str, str],
         made: Quote,
     ) -> dict[str, Any]:
         """Machines to measure these first, or to narrow a quote; none where they cost nothing."""
@@ -249,7 +254,10 @@ class Quoter:
         alone = [
             name
             for name, each in found.items()
-            if each.serve is None and not any(data.experiment for data in each.data.values())
+            # A minute of what has no length would not show it.
+            if each.serve is None
+            and not names.get(name, "").startswith(NO_LENGTH)
+            and not any(data.experiment for data in each.data.values())
         ]
         market, wanted = self._market(recipe, catalogue, options), dict[str, Any]()
         for name in alone:
@@ -287,20 +295,21 @@ class Quoter:
         catalogue = self._catalogue(recipe, environ, options)
         builder = self._builder(recipe, catalogue)
         known = self._jobs.known(recipe, recipe.experiments, builder)
-        for name, found in known.items():
-            if not has_length(recipe.experiments[name], found):
-                return None, no_length(name).args[0]
+        lengthless = {
+            name: why
+            for name, each in recipe.experiments.items()
+            if each.serve is None and (why := why_no_length(each, known.get(name)))
+        }
+        known = {name: each for name, each in known.items() if name not in lengthless}
         if all(each.serve is not None for each in recipe.experiments.values()):
             return None, "a service has no end"
         missing = {
             name: "not measured yet" if each.serve is None else NO_END
             for name, each in recipe.experiments.items()
             if name not in known
-        }
+        } | lengthless
         if not known:
-            why = "nothing was measured before (`trainmaster quote` does so on this machine)"
-            if is_notebook(recipe):
-                why = OF_A_PERSON
+            why = OF_A_PERSON if is_notebook(recipe) else next(iter(lengthless.values()), NOT_MEASURED)
             with suppress(UsageError):  # then it has no machine, which planning tells better
                 return self._quoted(recipe, catalogue, options, {}, missing, environ), why
             return None, why
@@ -466,10 +475,7 @@ class Quoter:
         experiment = recipe.experiments[name]
         workload = quoted_workload(recipe, experiment, options, known.curves, self._jobs.plays.get(name, ()))
         if known.model is not None and not workload.has_length:
-            whole = known.as_whole_tasks()
-            if whole is None:
-                raise no_length(name)
-            known = whole
+            known = known.as_whole_tasks() or known  # see `why_no_length`
         return Subject(workload, known, known.fingerprint)
 
     def _market(self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions) -> Market:
@@ -538,21 +544,13 @@ class Quoter:
         many = f"{len(busy)} runs" if len(busy) > 1 else "".join(busy)
         return [f"{many} may hold this machine's slots: waiting for them is not counted"] * bool(busy)
 
-    def _check(self, recipe: Recipe, builder: KnowledgeBuilder, options: QuoteOptions) -> None:
-        """What is wrong whatever will be measured is said before that.
-
-        A gang needs its length, which a minute of it does not show: the recipe's, or that of an earlier run.
-        """
+    def _check(self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions) -> None:
+        """What is wrong whatever will be measured is said before that."""
         from trainmaster.advisor.quote.supply import offers_for, servers_for
 
-        market = self._market(recipe, builder.catalogue, options)
-        asked = [name for name in recipe.experiments if options.only is None or name in options.only]
-        unclear = [name for name in asked if has_unknown_length(recipe.experiments[name])]
-        known = {} if options.fresh else self._jobs.known(recipe, unclear, builder)
-        for name in asked:
+        market = self._market(recipe, catalogue, options)
+        for name in (name for name in recipe.experiments if options.only is None or name in options.only):
             workload = Workload.of(recipe.experiments[name], recipe.seed, options.max_workers)
-            if name in unclear and (name not in known or known[name].duration_s is None):
-                raise no_length(name)
             offers_for(workload, market)
             if market.has_server_machines(workload):
                 servers_for(workload, market)

@@ -125,6 +125,19 @@ def test_what_is_unknown_of_a_teams_job_is_measured_on_one_machine_within_a_cap(
     assert begun == [(RED, run.cap_usd, f"{asked}-main-m4.large")]
 
 
+@pytest.mark.parametrize("measure", [True, False])
+def test_a_gang_without_a_length_is_no_error_and_not_measured_for_it(service, measure):
+    quotes = requests(service)
+    text = RENTED.replace("    steps: 1000\n", "")
+    asked = quotes.send(RED, QUOTE, QuoteAsk(text, catalogue="fc2-2018", measure=measure))["id"]
+    work_once(service, quotes)
+    found = quotes.show(RED, QUOTE, asked)
+    assert found["error"] is None
+    assert found["answer"]["total"] == {"time_s": None, "cost_usd": None}
+    assert "as its recipe has no length: set `steps`" in found["answer"]["unknown"]["words"]
+    assert not found["answer"].get("to_measure"), "a minute of it would not show its length"
+
+
 def test_code_that_was_not_sent_cannot_be_measured_and_a_quote_needs_none(service, monkeypatch):
     monkeypatch.setattr(Submissions, "is_shared", lambda *_: False)
     quotes = requests(service)
