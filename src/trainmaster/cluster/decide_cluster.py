@@ -253,7 +253,7 @@ def _may_go(machine: Machine, node: Node | None) -> bool:
 def _give_up_surplus(decision: Decision, surplus: Iterable[Machine]) -> None:
     """Release surplus machines once no gang was submitted to them."""
     for machine in surplus:
-        decision.record = decision.record.changed([replace(machine, is_leaving=True)])
+        decision.record = decision.record.changed([replace(machine, is_leaving=True, is_surplus=True)])
         decision.act(ActionKind.DRAIN, [machine.id])
         decision.notes.append(f"{_name(decision.record, machine)} is given back: it is not needed now")
 

@@ -43,10 +43,10 @@ def test_where_a_change_pays_no_more_the_new_machine_goes_and_the_slow_one_is_no
     record = marked_slow(rented(), "i-1", "it is slow", 2.0, NOW)
     new = Machine("worker-1", "worker", "worker-1", A, "i-2", started_at=NOW, has_joined=True)
     record = swapped(replace(record, machines=(*record.machines, new)), "i-1", keep=True)
-    assert [(m.id, m.is_slow, m.is_leaving) for m in record.live] == [
-        ("i-0", False, False),
-        ("i-1", False, False),
-        ("i-2", False, True),
+    assert [(m.id, m.is_slow, m.is_leaving, m.is_surplus) for m in record.live] == [
+        ("i-0", False, False, False),
+        ("i-1", False, False, False),
+        ("i-2", False, True, True),
     ]
     assert marked_slow(record, "i-1", "again", 2.0, NOW + 99) == record
     stages = dict.fromkeys(("i-0", "i-1", "i-2"), Stage.JOINED)

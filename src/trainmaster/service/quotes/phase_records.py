@@ -343,8 +343,8 @@ def _losses(machines: Sequence[Mapping[str, Any]], spot: object) -> tuple[float,
 
     What was lost has a successor in its seat, and was announced, or others of its cluster were there yet: all
     of them end together where a run pauses, and so does the only one. That was lost if its driver has seen
-    that it was gone before its lease can have ended: on demand no loss is announced. What was slow or too
-    small was given back.
+    that it was gone before its lease can have ended: on demand no loss is announced. What was slow, too
+    small or not needed was given back.
     """
     used_s, lost = 0.0, 0
     ended = [each for each in machines if each["started_at"] and each["ended_at"]]
@@ -355,7 +355,8 @@ def _losses(machines: Sequence[Mapping[str, Any]], spot: object) -> tuple[float,
         was_alone = not any(m["started_at"] < end < m["ended_at"] - _TOGETHER_S for m in ended)
         lease_left_s = (each.get("leased_until") or end) - _LEFT_S - end
         was_seen = each["has_joined"] and each.get("reason") and lease_left_s > 0
-        was_given_back = each["slow_at"] is not None or each.get("is_too_small")
+        why = (each["slow_at"] is not None, each.get("is_too_small"), each.get("is_surplus"))
+        was_given_back = any(why)
         if not was_given_back and (each["is_leaving"] or not was_alone or was_seen):
             lost += any(_SUCCEEDS_S[0] <= after_s <= _SUCCEEDS_S[1] for after_s in asked)
     return used_s, lost

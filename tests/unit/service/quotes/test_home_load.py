@@ -167,6 +167,10 @@ LOST = {
         [(0, 99, 1, {}), (0, 40, 0, {"is_leaving": True, "is_too_small": True}), (42, 99, 0, {})],
         0,
     ),
+    "not needed for a while": (
+        [(0, 99, 1, {}), (0, 40, 0, {"is_leaving": True, "is_surplus": True}), (60, 99, 0, {})],
+        0,
+    ),
     "another kind": ([(0, 40, 0, {"is_leaving": True, "spot": False}), (30, 99, 0, {})], 0),
     "still there": ([(0, None, 0, {}), (0, None, 1, {})], 0),
 }
