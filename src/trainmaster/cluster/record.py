@@ -50,7 +50,7 @@ class Machine:
         started_at, ended_at: Unix seconds between which it is billed; None: not yet.
         is_leaving: its provider takes it back soon: its seat is free, though it still works.
         is_too_small: something ran out of memory on such machines: it leaves for one with more.
-        is_surplus: it leaves as it is not needed: nobody takes it.
+        is_surplus: it is not needed, and leaves: that is no loss.
         is_over: it is given back, gone, or was refused: its seat is free.
         is_broken: it could not become a node.
         has_joined: it was a node of the cluster, whichever process drives the run now.
@@ -441,7 +441,9 @@ def swapped(record: ClusterRecord, machine: str, *, keep: bool) -> ClusterRecord
         return record.changed([replace(found, is_leaving=True)])
     successor = record.successor(found)
     kept = replace(found, is_slow=False)
-    return record.changed([kept] if successor is None else [kept, replace(successor, is_leaving=True, is_surplus=True)])
+    return record.changed(
+        [kept] if successor is None else [kept, replace(successor, is_leaving=True, is_surplus=True)]
+    )
 
 
 def fits(kept: ClusterRecord, plan: ClusterPlan) -> bool:

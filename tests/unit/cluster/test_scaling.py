@@ -149,7 +149,7 @@ def test_a_service_that_needs_fewer_machines_gives_one_back_when_nothing_works_t
     assert [m.id for m in decision.record.live] == ["i-0", "i-2"]
     assert not decision.losses
     kept = json.loads(decision.record.as_row().data)["machines"]
-    assert [each.get("is_surplus") for each in kept] == [None, True, None], "nobody took it"
+    assert [each.get("is_surplus") for each in kept] == [None, True, None]
     record = decision.record
     ended = replace(seen, nodes=nodes(record), stages={"i-0": Stage.JOINED, "i-2": Stage.JOINED})
     assert not step(record, ended, scaling=spare).actions
