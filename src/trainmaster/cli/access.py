@@ -10,7 +10,7 @@ import typer
 
 from trainmaster.cli.opening import open_administration
 from trainmaster.cli.options import AsJson
-from trainmaster.cli.output import print_json, say, show_list, when
+from trainmaster.cli.output import print_json, say, show_list, tell, when
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.units import dollars, parse_dollars
 
@@ -104,10 +104,7 @@ def create_team(
         "cpus_at_once": cpus_at_once,
     }
     found = open_administration().make_team(name, limits)
-    if as_json:
-        print_json(found)
-    else:
-        say(_line(found))
+    tell(found, _line(found), as_json=as_json)
 
 
 @team_app.command("list")
@@ -173,10 +170,8 @@ def create_user(
 ) -> None:
     """Make a user. `token create NAME --user USER` makes what he logs in with."""
     found = open_administration().create_user(name, is_admin=admin)
-    if as_json:
-        print_json(found)
-    else:
-        say(f"{name} is a user; `trainmaster team add-member TEAM {name}` puts him into a team")
+    words = f"{name} is a user; `trainmaster team add-member TEAM {name}` puts him into a team"
+    tell(found, words, as_json=as_json)
 
 
 @user_app.command("list")

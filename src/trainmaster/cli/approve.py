@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from trainmaster.cli.opening import open_client
 from trainmaster.cli.options import RunId
 from trainmaster.cli.output import driver_line, print_json, say
 
@@ -20,7 +21,6 @@ def approve(
     as_json: Annotated[bool, typer.Option("--json", help="Print the run as JSON.")] = False,
 ) -> None:
     """Say yes to an experiment with `approval: required`, or no: it waits for that."""
-    from trainmaster.cli.opening import open_client
     from trainmaster.spec.errors import UsageError
 
     client = open_client()

@@ -9,7 +9,7 @@ import typer
 
 from trainmaster.cli.opening import open_administration
 from trainmaster.cli.options import AsJson
-from trainmaster.cli.output import print_json, say, table
+from trainmaster.cli.output import print_json, say, table, tell
 from trainmaster.spec.errors import fails_as
 from trainmaster.spec.units import dollars, format_duration, left_text, parse_money
 
@@ -30,10 +30,7 @@ def budget(
         found = open_administration().set_budget(team, limits)
     else:
         found = open_administration().budget(team)
-    if as_json:
-        print_json(found)
-    else:
-        say(_words(found))
+    tell(found, _words(found), as_json=as_json)
 
 
 def queue(as_json: AsJson = False) -> None:

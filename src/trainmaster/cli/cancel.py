@@ -9,6 +9,7 @@ import typer
 
 from trainmaster.api import ClientProtocol
 from trainmaster.cli.labels import selected
+from trainmaster.cli.opening import open_client
 from trainmaster.cli.options import Labels, RunOrNone, WhereText
 from trainmaster.cli.output import driver_line, print_json, say
 
@@ -22,8 +23,6 @@ def cancel(
     ] = False,
 ) -> None:
     """End a run: its members get SIGTERM, time to save, then SIGKILL. It can be resumed."""
-    from trainmaster.cli.opening import open_client
-
     client = open_client(goes_on=False)
     found = selected(client, run, label, where)
     for each in found if len(found) > 1 else ():  # all begin to end before one is waited for

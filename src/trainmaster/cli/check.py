@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainmaster.cli.opening import context, open_client, unpacked
 from trainmaster.cli.options import Changes, RecipeFile
 from trainmaster.cli.output import print_json, say, show, table
 
@@ -27,7 +28,6 @@ def check(
     """Read a recipe, show its experiments and tasks, and look for what it needs; starts nothing."""
     import json
 
-    from trainmaster.cli.opening import context, open_client, unpacked
     from trainmaster.service import Home, capabilities_of, check_names, check_urls, not_sent_of
     from trainmaster.spec import read_recipe
     from trainmaster.spec.parts import named_places

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from trainmaster.cli._groups import DefaultGroup
+from trainmaster.cli.opening import open_client
 from trainmaster.cli.options import AsJson
 from trainmaster.cli.output import bill, duration, print_json, say, show_list, table
 from trainmaster.spec.errors import UsageError
@@ -21,8 +22,6 @@ app = typer.Typer(
 @app.command("list", hidden=True)
 def list_clusters(as_json: AsJson = False) -> None:
     """List clusters that have machines: those of runs, and those that are kept warm."""
-    from trainmaster.cli.opening import open_client
-
     found = open_client().clusters()
     none = "nothing is rented: `run --keep 30m` would keep machines warm"
     show_list("clusters", found, _table, none, as_json=as_json)
@@ -35,8 +34,6 @@ def end(
     as_json: AsJson = False,
 ) -> None:
     """Give back machines that are kept warm, or that a run has left."""
-    from trainmaster.cli.opening import open_client
-
     if bool(clusters) == everything:
         raise UsageError("which clusters?", "Name them, or write `--all`; `trainmaster clusters` lists them.")
     wanted = None if everything else clusters

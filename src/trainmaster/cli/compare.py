@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from trainmaster.cli.opening import open_client
 from trainmaster.cli.options import AsJson, run_ids
 from trainmaster.cli.output import bill, duration, number, print_json, show, table
 from trainmaster.spec.errors import UsageError
@@ -27,8 +28,6 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Show runs beside each other: best metrics, parameters, what differs in recipe and code."""
-    from trainmaster.cli.opening import open_client
-
     client = open_client()
     found = client.compare([client.resolve(run) for run in runs])
     if as_json:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from trainmaster.cli._groups import DefaultGroup
+from trainmaster.cli.opening import context, open_client, unpacked
 from trainmaster.cli.options import AsJson
 from trainmaster.cli.output import print_json, say, show, table
 from trainmaster.spec.errors import RecipeError, UsageError, fails_as
@@ -28,9 +30,6 @@ def show_values(
     as_json: AsJson = False,
 ) -> None:
     """Each value, and the file and line that says so."""
-    import os
-
-    from trainmaster.cli.opening import context, open_client, unpacked
     from trainmaster.spec.configuration import configured_rows, recipe_rows
     from trainmaster.spec.recipe import read_recipe
     from trainmaster.spec.recipe_source import configuration_files
@@ -57,8 +56,6 @@ def set_value(
     value: Annotated[str, typer.Argument(help="As in config.toml; a text needs no quotes.")],
 ) -> None:
     """Write a value into your own config.toml; all else there stays."""
-    import os
-
     from trainmaster.spec.configuration import read_settings, with_setting
     from trainmaster.spec.private_files import write_private
     from trainmaster.spec.recipe_source import user_file
@@ -80,8 +77,6 @@ def set_value(
 @app.command("path")
 def path() -> None:
     """The files that are read in this directory, the first one first."""
-    import os
-
     from trainmaster.spec.recipe_source import configuration_files, user_file
 
     own = user_file(os.environ)

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import typer
 
 from trainmaster.cli._groups import DefaultGroup
+from trainmaster.cli.opening import context, open_client
 from trainmaster.cli.options import AsJson, run_ids
 from trainmaster.cli.output import print_json, say, show, table
 from trainmaster.spec.errors import TrainmasterError, UsageError
@@ -156,8 +157,6 @@ def open_page(
 ) -> None:
     """Open the page of the server in use, or of a run on it, or what answers at a port of a member."""
     import webbrowser
-
-    from trainmaster.cli.opening import context, open_client
 
     found = context()
     if run is not None and port is not None:

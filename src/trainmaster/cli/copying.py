@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from trainmaster.cli.opening import open_client
 from trainmaster.cli.output import say
 from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import ExecutorError, NotFoundError, UsageError
@@ -94,8 +95,6 @@ def cp(
     ],
 ) -> None:
     """Copy a file or directory from where a member works, or to there."""
-    from trainmaster.cli.opening import open_client
-
     here, there = CopySide.of(source), CopySide.of(target)
     if (here.run is None) == (there.run is None):
         raise UsageError("one side of a copy is a member of a run", "Write RUN:PATH or RUN/MEMBER:PATH.")

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from trainmaster.cli.labels import condition
+from trainmaster.cli.opening import open_client
 from trainmaster.cli.options import AsJson, Labels, WhereText
 from trainmaster.cli.output import print_json, say, show, table
 from trainmaster.spec.errors import UsageError
@@ -25,8 +26,6 @@ def cost(
     as_json: AsJson = False,
 ) -> None:
     """Show what runs have cost: by label, month, provider, user, team or run, beside their quotes."""
-    from trainmaster.cli.opening import open_client
-
     if as_csv and as_json:
         raise UsageError("--csv and --json", "Leave out one of them.")
     found = open_client().cost(by, since, condition(label, where))

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from trainmaster.cli.opening import open_client
 from trainmaster.cli.output import print_json, say, show, table
 from trainmaster.spec.units import format_bytes
 
@@ -15,8 +16,6 @@ def df(
     as_json: Annotated[bool, typer.Option("--json", help="Print all of it as one JSON object.")] = False,
 ) -> None:
     """Show what lies where and how much room it takes: runs, checkpoints, models, code, caches, volumes."""
-    from trainmaster.cli.opening import open_client
-
     found = open_client().storage.usage(None if as_json else limit)
     if as_json:
         print_json(found)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from trainmaster.cli.opening import open_administration, unpacked
 from trainmaster.cli.output import print_json, show
 
 
@@ -43,7 +44,6 @@ def _of_this_machine() -> list[dict[str, Any]]:
 
 
 def _of_places(places: list[str], recipe: Path | None) -> list[dict[str, Any]]:
-    from trainmaster.cli.opening import open_administration, unpacked
     from trainmaster.spec import read_recipe
 
     found = None if recipe is None else read_recipe(unpacked(recipe))

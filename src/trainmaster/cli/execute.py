@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from trainmaster.cli.opening import open_client
 from trainmaster.cli.options import RunId
 from trainmaster.cli.output import say
 from trainmaster.spec.errors import UsageError
@@ -19,8 +20,6 @@ def execute(
     ],
 ) -> None:
     """Run a command where a member works: its input, output, errors and exit code are this one's."""
-    from trainmaster.cli.opening import open_client
-
     behind = sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else []
     before = command[: len(command) - len(behind)]
     if not behind or len(before) > 1:

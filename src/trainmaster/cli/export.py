@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from trainmaster.cli.opening import open_client
 from trainmaster.cli.options import RunId
 from trainmaster.cli.output import say
 
@@ -16,7 +17,6 @@ def export(
     file: Annotated[Path, typer.Argument(help="The file to be made, such as digits.capsule.")],
 ) -> None:
     """Write a run into one file: code, recipe, data versions, environment, results. `run FILE` runs it."""
-    from trainmaster.cli.opening import open_client
     from trainmaster.service.runs.capsule import needs_of
 
     client = open_client()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmaster.cli.options import AsJson
-from trainmaster.cli.output import print_json, say, show, table
+from trainmaster.cli.output import print_json, say, show, table, tell
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -238,10 +238,8 @@ def down(as_json: AsJson = False) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # half a lab is of no use
     found = take_down(_place())
-    if as_json:
-        print_json({"hosts": [], "running": False, "removed": found})
-    else:
-        say(f"down: {', '.join(found)}" if found else "no lab was up")
+    words = f"down: {', '.join(found)}" if found else "no lab was up"
+    tell({"hosts": [], "running": False, "removed": found}, words, as_json=as_json)
 
 
 def _place() -> LabPlace:
@@ -256,10 +254,7 @@ def _do(verb: str, said: str, as_json: bool, **arguments: Any) -> None:  # noqa:
     from trainmaster.lab import LabClient
 
     answer = LabClient.require(_place()).do(verb, **arguments)
-    if as_json:
-        print_json(answer)
-    else:
-        say(said)
+    tell(answer, said, as_json=as_json)
 
 
 def _table(found: dict[str, Any]) -> str:

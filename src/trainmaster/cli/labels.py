@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from trainmaster.cli.opening import open_client
 from trainmaster.cli.options import RunId
 from trainmaster.cli.output import print_json, say, show
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
@@ -28,7 +29,6 @@ def label(
     as_json: Annotated[bool, typer.Option("--json", help="Print the run's line as JSON.")] = False,
 ) -> None:
     """Change the labels of a run: KEY=VALUE writes one, KEY- takes it away; without any, show them."""
-    from trainmaster.cli.opening import open_client
     from trainmaster.spec.labels import parsed_changes
 
     changes = parsed_changes(change or ())
@@ -44,8 +44,6 @@ def note(
     as_json: Annotated[bool, typer.Option("--json", help="Print the run's line as JSON.")] = False,
 ) -> None:
     """Write a note on a run, instead of the one that it has; without a text, show it."""
-    from trainmaster.cli.opening import open_client
-
     client = open_client()
     run = client.resolve(run)
     line = client.brief(run) if text is None else client.describe(run, {}, text)

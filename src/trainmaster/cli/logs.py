@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainmaster.cli.opening import open_client
 from trainmaster.cli.options import RunOrNone
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ def logs(
 ) -> None:
     """Print what the tasks wrote: every member and attempt, as it was written."""
     from trainmaster.api import LogQuery
-    from trainmaster.cli.opening import open_client
     from trainmaster.spec.errors import UsageError
 
     if everywhere != (run is None) or (everywhere and text is None):

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from trainmaster.api import ClientProtocol
+from trainmaster.cli.opening import context, open_client
 from trainmaster.cli.output import print_json, say
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.units import dollars
@@ -59,7 +60,6 @@ def _client(at_most: str | None, wallet: str) -> ClientProtocol:
         UsageError: no amount; or the token of the server has no such wallet.
     """
     from trainmaster.cli.access import amount_usd
-    from trainmaster.cli.opening import context, open_client
     from trainmaster.service.teams.wallet import checked_at_most
     from trainmaster.service.users.caller import Wallet
 

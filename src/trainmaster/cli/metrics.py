@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from trainmaster.cli.opening import open_client
 from trainmaster.cli.options import AsJson, RunId
 from trainmaster.cli.output import print_json, say
 from trainmaster.spec.errors import UsageError, fails_as
@@ -33,7 +34,6 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write what the tasks of a run have reported until now into a CSV file, event files, or as JSON."""
-    from trainmaster.cli.opening import open_client
     from trainmaster.service.runs.metric_export import EventFiles, write_csv
 
     if (to_csv is not None) + (tensorboard is not None) + as_json != 1:
@@ -71,8 +71,6 @@ def sync(
     run: RunId,
 ) -> None:
     """Send to the sinks of a run that is over what could not be sent before; trains nothing."""
-    from trainmaster.cli.opening import open_client
-
     client = open_client()
     run = client.resolve(run)
     if client.brief(run)["driven"]:

@@ -10,9 +10,11 @@ import typer
 
 from trainmaster.cli import registry
 from trainmaster.cli._groups import DefaultGroup
+from trainmaster.cli.opening import open_client
 from trainmaster.cli.options import AsJson, NewDirectory, RunId
 from trainmaster.cli.output import metrics_text, print_json, say, show, table
 from trainmaster.cli.volume_tools import counted
+from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from trainmaster.api import ClientProtocol
@@ -32,8 +34,6 @@ def list_models(
 ) -> None:
     """List models, newest run first."""
     from dataclasses import asdict
-
-    from trainmaster.cli.opening import open_client
 
     client = open_client()
     models = client.models(client.resolve(run) if run else None)
@@ -56,8 +56,6 @@ def save(
     run: RunId,
 ) -> None:
     """Publish the models that a run could not save: they are kept on this machine until then."""
-    from trainmaster.cli.opening import open_client
-
     client = open_client()
     run = client.resolve(run)
     saved = client.save_models(run)
@@ -91,9 +89,7 @@ def get(
     """Download a model and verify every file's hash."""
     import signal
 
-    from trainmaster.cli.opening import open_client
     from trainmaster.service import fetch
-    from trainmaster.spec.errors import UsageError
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # half a download is taken away again
     uri = _named(uri)
@@ -134,8 +130,6 @@ def _several(client: ClientProtocol, name: str) -> list[tuple[int, str]]:
 
 
 def _get_all(client: ClientProtocol, tasks: Sequence[tuple[int, str]], directory: Path) -> None:
-    from trainmaster.spec.errors import UsageError
-
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UsageError(f"{directory} is not empty.", "Give another directory; nothing was changed.")
     fetched = [client.fetch_model(name, directory / str(task)) for task, name in tasks]
@@ -164,8 +158,6 @@ def fsck(
     as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
 ) -> None:
     """Look whether all models and checkpoints of runs are there and whole; changes nothing."""
-    from trainmaster.cli.opening import open_client
-
     client = open_client()
     found = client.check_models([client.resolve(run) for run in runs or ()], is_deep=deep)
     _show_check(found, say if as_json else show)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from trainmaster.cli.opening import open_client
 from trainmaster.cli.options import AsJson
 from trainmaster.cli.output import parsed, print_json, say, show, table
 from trainmaster.cli.volume_tools import counted
@@ -61,7 +62,6 @@ def offers(
 
     Exit code 0 also if nothing is found; a hint then says which wish nothing meets.
     """
-    from trainmaster.cli.opening import open_client
     from trainmaster.service import OfferFilter
 
     wishes = OfferFilter(

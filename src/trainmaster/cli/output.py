@@ -83,6 +83,11 @@ def print_json(value: Mapping[str, Any]) -> None:
     print(redacted(json.dumps(value, allow_nan=False)), flush=True)  # noqa: T201
 
 
+def tell(found: Mapping[str, Any], words: str, *, as_json: bool) -> None:
+    """What a verb has done, as the option says: a JSON object, or a line about the work."""
+    print_json(found) if as_json else say(words)
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns padded with spaces; nothing is cut off.
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from trainmaster.cli.opening import open_client
 from trainmaster.cli.options import RunId
 from trainmaster.cli.output import say
 from trainmaster.spec.errors import UsageError
@@ -23,8 +24,6 @@ def port_forward(
     ] = None,
 ) -> None:
     """Let a port of this machine lead to one of a member, until Ctrl-C."""
-    from trainmaster.cli.opening import open_client
-
     there, _, here = ports.partition(":")
     if not there.isdecimal() or not (here or there).isdecimal():
         raise UsageError(f"{ports!r} are no ports", "Write such as 6006, or 6006:16006.")

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from trainmaster.cli.opening import open_client
 from trainmaster.cli.output import parsed, print_json, say, show, table
 from trainmaster.cli.removing import agree_to_remove
 from trainmaster.spec.units import format_bytes, parse_duration
@@ -24,8 +25,6 @@ def prune(
     as_json: Annotated[bool, typer.Option("--json", help="Print what went as JSON.")] = False,
 ) -> None:
     """Remove what nothing needs any more: code, environments, checkpoints beyond those kept, caches."""
-    from trainmaster.cli.opening import open_client
-
     client, unused_s = open_client(goes_on=False), parsed("--unused", parse_duration, unused)
     found = client.storage.prune(kinds or (), unused_s=unused_s, dry_run=True)
     count = sum(each["count"] for each in found["kinds"].values())

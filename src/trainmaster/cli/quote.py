@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmaster.cli.measuring import watched
+from trainmaster.cli.opening import open_client, unpacked
 from trainmaster.cli.options import Keep, RecipeFile, kept_seconds
 from trainmaster.cli.output import can_ask, print_json, say, says_yes, show
 
@@ -79,7 +80,6 @@ def quote(
     as_json: Annotated[bool, typer.Option("--json", help="Print the quote as JSON.")] = False,
 ) -> None:
     """Measure a recipe's job for a minute, and quote cluster, time and price as intervals."""
-    from trainmaster.cli.opening import open_client, unpacked
     from trainmaster.service.quotes.quote_options import QuoteOptions
     from trainmaster.spec import read_recipe
 

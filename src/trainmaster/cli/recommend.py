@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from trainmaster.cli.opening import open_client
 from trainmaster.cli.output import print_json, show, table
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.units import dollars
@@ -67,8 +68,6 @@ def recommend(
         rule,
     )
     if profile is not None and profile != PUBLISHED:
-        from trainmaster.cli.opening import open_client
-
         client = open_client()
         run, _, experiment = profile.partition("/")
         found = client.recommend(wish, "/".join(filter(None, (client.resolve(run), experiment))))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from trainmaster.cli.opening import open_client
 from trainmaster.cli.options import AsJson
-from trainmaster.cli.output import metrics_text, number, print_json, say, show, show_list, table, when
+from trainmaster.cli.output import metrics_text, number, print_json, say, show, show_list, table, tell, when
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.model_reference import ANY_VERSION
-
-if TYPE_CHECKING:
-    from trainmaster.api.protocol_parts import RegistryProtocol
 
 _Version = Annotated[
     str, typer.Argument(metavar="NAME@VERSION", help="Such as digits@3, digits@staging, or digits@newest.")
@@ -37,12 +35,10 @@ def register(
     as_json: AsJson = False,
 ) -> None:
     """Make a model of a run the next version of a registered model."""
-    found = _registry().register(model, name, alias, _tags(tags))
-    if as_json:
-        print_json(found)
-    else:
-        what = "is version" if found["new"] else "was registered before: version"
-        say(f"{found['model']} {what} {found['version']} of {name}{_meant(found)}")
+    found = open_client().registry.register(model, name, alias, _tags(tags))
+    what = "is version" if found["new"] else "was registered before: version"
+    words = f"{found['model']} {what} {found['version']} of {name}{_meant(found)}"
+    tell(found, words, as_json=as_json)
 
 
 def promote(
@@ -52,12 +48,16 @@ def promote(
     as_json: AsJson = False,
 ) -> None:
     """Have an alias such as `production` mean a version: `models promote digits@3 production`."""
-    _moved(_registry().promote(version, alias, ANY_VERSION if expected is None else expected), alias, as_json)
+    _moved(
+        open_client().registry.promote(version, alias, ANY_VERSION if expected is None else expected),
+        alias,
+        as_json,
+    )
 
 
 def rollback(alias: _Alias, expected: _Expected = None, as_json: AsJson = False) -> None:
     """Have an alias mean the version that it meant before."""
-    found = _registry().rollback(alias, ANY_VERSION if expected is None else expected)
+    found = open_client().registry.rollback(alias, ANY_VERSION if expected is None else expected)
     _moved(found, alias.partition("@")[2], as_json)
 
 
@@ -66,7 +66,7 @@ def show_model(
     as_json: AsJson = False,
 ) -> None:
     """Show registered models: versions, what aliases mean, and who moved them."""
-    registry = _registry()
+    registry = open_client().registry
     if name is None:
         models = registry.models()
         rows = [[m["name"], str(m["versions"]), _aliases(m["aliases"]), m["description"]] for m in models]
@@ -107,14 +107,11 @@ def remove(
 ) -> None:
     """Take a version out of the registry; the model of the run stays. Refused while an alias means it."""
     if is_alias:
-        _registry().remove_alias(version)
+        open_client().registry.remove_alias(version)
         say(f"{version} was deleted")
         return
-    found = _registry().remove(version)
-    if as_json:
-        print_json(found)
-    else:
-        say(f"{version} was deleted; its run keeps it: {found['model']}")
+    found = open_client().registry.remove(version)
+    tell(found, f"{version} was deleted; its run keeps it: {found['model']}", as_json=as_json)
 
 
 def describe(
@@ -124,10 +121,10 @@ def describe(
     as_json: AsJson = False,
 ) -> None:
     """Say what a registered model is for."""
-    registry = _registry()
+    registry = open_client().registry
     both = {**registry.show(name)["tags"], **_tags(tags)} if tags else None
     found = registry.describe(name, description, both)
-    print_json(found) if as_json else say(f"{name}: {found['description']} {_pairs(found['tags'])}".rstrip())
+    tell(found, f"{name}: {found['description']} {_pairs(found['tags'])}".rstrip(), as_json=as_json)
 
 
 def diff(
@@ -136,7 +133,7 @@ def diff(
     as_json: AsJson = False,
 ) -> None:
     """Show in what two models differ: metrics, parameters, code, data, seed, recipe."""
-    found = _registry().diff(a, b)
+    found = open_client().registry.diff(a, b)
     if as_json:
         print_json(found)
         return
@@ -161,12 +158,6 @@ def add_commands(app: typer.Typer) -> None:
     app.command("rm")(remove)
 
 
-def _registry() -> RegistryProtocol:
-    from trainmaster.cli.opening import open_client
-
-    return open_client().registry
-
-
 def _tags(given: list[str] | None) -> dict[str, str]:
     pairs = [text.partition("=") for text in given or ()]
     if wrong := next(("".join(pair) for pair in pairs if not (pair[0] and pair[1])), None):
@@ -175,12 +166,9 @@ def _tags(given: list[str] | None) -> dict[str, str]:
 
 
 def _moved(found: dict[str, Any], alias: str, as_json: bool) -> None:
-    if as_json:
-        print_json(found)
-        return
-    name = f"{found['name']}@{alias}"
     how = "means" if found["moved"] else "meant this already:"
-    say(f"{name} {how} version {found['version']}, {found['model']}")
+    words = f"{found['name']}@{alias} {how} version {found['version']}, {found['model']}"
+    tell(found, words, as_json=as_json)
 
 
 def _meant(found: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from trainmaster.cli.labels import condition
+from trainmaster.cli.opening import open_client
 from trainmaster.cli.options import Labels, WhereText, run_ids
 from trainmaster.cli.output import need_yes, parsed, print_json, say, show, table
 from trainmaster.spec.errors import UsageError
@@ -31,8 +32,6 @@ def rm(
     as_json: Annotated[bool, typer.Option("--json", help="Print what went as JSON.")] = False,
 ) -> None:
     """Remove runs that are over: logs, checkpoints, unnamed models, code that no other run has."""
-    from trainmaster.cli.opening import open_client
-
     client = open_client(goes_on=False)
     age_s = None if older_than is None else parsed("--older-than", parse_duration, older_than)
     ids = list(dict.fromkeys(client.resolve(run) for run in runs or ()))

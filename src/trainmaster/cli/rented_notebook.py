@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.cli.opening import context
 from trainmaster.cli.output import duration, say
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.states import State
@@ -171,7 +172,6 @@ def _write(
     directory: Path,
 ) -> Path:
     """The recipe, with the code of the run beside it."""
-    from trainmaster.cli.opening import context
     from trainmaster.service.apps.rented_notebook import rented_notebook_recipe
     from trainmaster.service.runs.capsule import open_capsule
     from trainmaster.spec import read_recipe

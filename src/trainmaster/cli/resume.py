@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainmaster.cli.labels import selected
+from trainmaster.cli.opening import open_client, refuse_on_server
 from trainmaster.cli.options import AsJson, Labels, LendKeys, RunOrNone, WhereText
 from trainmaster.cli.output import print_json, say, say_error
 from trainmaster.spec.errors import TrainmasterError, UsageError, fails_as
@@ -35,7 +36,6 @@ def resume(
     """Go on with a run: what succeeded stays, all else is done again; attaches to a run that is alive."""
     from trainmaster.cli.driving import attach, see_to_end
     from trainmaster.cli.models import show_saved
-    from trainmaster.cli.opening import open_client, refuse_on_server
 
     if provider or changes:  # what `run` takes, and so is tried here
         raise UsageError(

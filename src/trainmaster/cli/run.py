@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from trainmaster.cli.opening import ask_server, context, open_client, refuse_on_server, unpacked
 from trainmaster.cli.options import AgreesToCost, AsJson, Changes, Keep, LendKeys, RecipeFile, kept_seconds
 from trainmaster.cli.output import can_ask, print_json, say, show
 from trainmaster.spec.errors import TrainmasterError, UsageError
@@ -65,7 +66,6 @@ def run(
     """Run a recipe: quote, rent, run, keep the model, give the machines back."""
     from trainmaster.cli.driving import see_to_end
     from trainmaster.cli.measuring import watched
-    from trainmaster.cli.opening import ask_server, context, open_client, refuse_on_server, unpacked
     from trainmaster.cli.renting import agree, agree_to_send
     from trainmaster.service import capabilities_of
     from trainmaster.spec import read_recipe

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from trainmaster.cli.opening import open_client
 from trainmaster.cli.options import AsJson
 from trainmaster.cli.output import print_json, say, show, table
 
 
 def score(as_json: AsJson = False) -> None:
     """Show how often the quotes of this home's finished runs were kept, and how good they were."""
-    from trainmaster.cli.opening import open_client
-
     shown = open_client().score()
     if as_json:
         print_json(shown)

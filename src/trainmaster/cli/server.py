@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +14,7 @@ import typer
 from trainmaster.cli._groups import DefaultGroup
 from trainmaster.cli.opening import refuse_on_server
 from trainmaster.cli.options import AsJson
-from trainmaster.cli.output import print_json, say
+from trainmaster.cli.output import print_json, say, tell
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -81,8 +82,6 @@ def server(
     """Serve this home by REST and web, until Ctrl-C. Runs go on when it stops."""
     if context.invoked_subcommand is not None:
         return
-    import os
-
     from trainmaster.api.serving import Ready, ServerAddress, serve
     from trainmaster.service import Service
     from trainmaster.service.driving.local_runs import local_runs_of, open_metadata
@@ -175,18 +174,14 @@ def backup(
     as_json: AsJson = False,
 ) -> None:
     """Write this home and its database into one file. Servers and runs go on meanwhile."""
-    import os
-
     from trainmaster.service import Service
     from trainmaster.service.backup.writing import back_up
 
     refuse_on_server("server backup")
     service = Service.from_environment()
     found = back_up(service.home, service.database, file, os.environ)
-    if as_json:
-        print_json(found)
-    else:
-        say(f"{found['file']} has {found['files']} files and the database, {found['bytes']:,} bytes")
+    words = f"{found['file']} has {found['files']} files and the database, {found['bytes']:,} bytes"
+    tell(found, words, as_json=as_json)
     for each in found["elsewhere"]:
         say(f"not in it: {each}")
     for each in found["unreadable"]:
@@ -209,11 +204,9 @@ def restore(
 
     refuse_on_server("server restore")
     found = restore_home(file, goes_on=go_on)
-    if as_json:
-        print_json(found)
-    else:
-        at = time.strftime("%F %H:%M:%S", time.localtime(found["at"]))
-        say(f"{found['home']} is as it was at {at}: {found['files']} files and the database")
+    at = time.strftime("%F %H:%M:%S", time.localtime(found["at"]))
+    words = f"{found['home']} is as it was at {at}: {found['files']} files and the database"
+    tell(found, words, as_json=as_json)
     for each in found["elsewhere"]:
         say(f"not in the backup: {each}")
     if not go_on:
@@ -249,10 +242,8 @@ def rotate_key(
 ) -> None:
     """Seal with another key from now on, also what is sealed already. What was cut short goes on."""
     found = _rotation().rotate(name)
-    if as_json:
-        print_json(asdict(found))
-    else:
-        say(f"{found.key} seals now; {found.values} values were sealed anew, earlier keys still open")
+    words = f"{found.key} seals now; {found.values} values were sealed anew, earlier keys still open"
+    tell(asdict(found), words, as_json=as_json)
     for place in found.lost:
         say(f"warning: no key of the file opens {place}")
 
@@ -265,8 +256,6 @@ def drop_key(name: Annotated[str, typer.Argument(help="Of a key that seals nothi
 
 
 def _rotation() -> KeyRotation:
-    import os
-
     from trainmaster.service import Service
     from trainmaster.service.driving.key_rotation import KeyRotation
 

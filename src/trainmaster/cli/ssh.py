@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from trainmaster.cli.opening import open_client
 from trainmaster.cli.options import RunId
 from trainmaster.cli.output import say
 
@@ -22,8 +23,6 @@ def ssh(
     ] = None,
 ) -> None:
     """Open a shell where a run's member works, in the run's working directory."""
-    from trainmaster.cli.opening import open_client
-
     given = [word for word in (member, *(command or ())) if word is not None]
     if "--" in sys.argv:  # what stands behind it is the command, also where no member is named
         given_after = len(sys.argv) - sys.argv.index("--") - 1

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmaster.cli.labels import condition, labels_text, none_fits
+from trainmaster.cli.opening import open_client
 from trainmaster.cli.options import AsJson, Labels, RunOrNone, WhereText
 from trainmaster.cli.output import (
     SHOWN_MODELS,
@@ -69,8 +70,6 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show the runs, or one run with its experiments and models."""
-    from trainmaster.cli.opening import open_client
-
     wanted = condition(label, where)
     if (wanted or view) and run is not None:
         options = "--label, --where or --view"

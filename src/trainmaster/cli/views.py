@@ -10,8 +10,9 @@ import typer
 from trainmaster.api import ClientProtocol
 from trainmaster.cli._groups import DefaultGroup
 from trainmaster.cli.labels import condition
+from trainmaster.cli.opening import open_client
 from trainmaster.cli.options import AsJson, Labels, WhereText
-from trainmaster.cli.output import print_json, say, show_list, table
+from trainmaster.cli.output import say, show_list, table, tell
 from trainmaster.spec.errors import NotFoundError, UsageError
 
 app = typer.Typer(
@@ -26,7 +27,7 @@ _Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the view.")]
 @app.command("list", hidden=True)
 def list_views(as_json: AsJson = False) -> None:
     """List your views: `status --view NAME` and the page of runs show what one finds."""
-    found = _client().views.listed()
+    found = open_client().views.listed()
     rows = [[each["name"], each["where"] or "all"] for each in found]
     none = "there is none: `trainmaster views save NAME --where CONDITION` makes one"
     show_list("views", found, lambda _: table(["view", "runs"], rows), none, as_json=as_json)
@@ -50,14 +51,14 @@ def save(
     asked += [("column", each) for each in column or ()]
     if not (query := urlencode([each for each in asked if each[1]])):
         raise UsageError(f"{name}: a view of what?", "Give --where, --label, --sort or --column.")
-    kept = _client().views.put(name, query)
-    print_json({"name": name.strip(), "query": kept}) if as_json else say(f"{name.strip()} is saved")
+    kept = open_client().views.put(name, query)
+    tell({"name": name.strip(), "query": kept}, f"{name.strip()} is saved", as_json=as_json)
 
 
 @app.command("rm")
 def remove(name: _Name) -> None:
     """Forget a view."""
-    _client().views.remove(name)
+    open_client().views.remove(name)
     say(f"{name} was deleted")
 
 
@@ -71,9 +72,3 @@ def of_view(client: ClientProtocol, name: str) -> str:
     if name not in found:
         raise NotFoundError(f"there is no view {name!r}", "`trainmaster views` lists them.")
     return str(found[name])
-
-
-def _client() -> ClientProtocol:
-    from trainmaster.cli.opening import open_client
-
-    return open_client()

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from trainmaster.api import ClientProtocol
-from trainmaster.api.protocol_parts import WorkflowsProtocol
 from trainmaster.cli._groups import DefaultGroup
+from trainmaster.cli.opening import context, open_client
 from trainmaster.cli.options import AsJson
-from trainmaster.cli.output import print_json, say, show, table, when
+from trainmaster.cli.output import print_json, say, show, table, tell, when
 
 app = typer.Typer(
     cls=DefaultGroup,
@@ -24,7 +24,7 @@ _Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the workflow: tha
 @app.command("list", hidden=True)
 def list_workflows(as_json: AsJson = False) -> None:
     """List workflows, what starts them and when, and what came of the newest start."""
-    found = _workflows().listed()
+    found = open_client().workflows.listed()
     if as_json:
         print_json({"workflows": found})
         return
@@ -44,7 +44,7 @@ def list_workflows(as_json: AsJson = False) -> None:
 @app.command("show")
 def show_workflow(name: _Name, as_json: AsJson = False) -> None:
     """Show what starts a workflow, and its history."""
-    found = _workflows().show(name)
+    found = open_client().workflows.show(name)
     if as_json:
         print_json(found)
         return
@@ -63,40 +63,38 @@ def show_workflow(name: _Name, as_json: AsJson = False) -> None:
 @app.command()
 def pause(name: _Name, as_json: AsJson = False) -> None:
     """Start nothing any more until `resume`; what comes meanwhile is not made up for."""
-    _told(_workflows().pause(name), f"{name} is paused", as_json)
+    tell(open_client().workflows.pause(name), f"{name} is paused", as_json=as_json)
 
 
 @app.command()
 def resume(name: _Name, as_json: AsJson = False) -> None:
     """Go on, with what comes from now on."""
-    _told(_workflows().resume(name), f"{name} goes on", as_json)
+    tell(open_client().workflows.resume(name), f"{name} goes on", as_json=as_json)
 
 
 @app.command()
 def trigger(name: _Name, as_json: AsJson = False) -> None:
     """Start a run by hand; it waits while another one is under way."""
-    found = _workflows(starts=True).trigger(name)
-    _told(found, f"{name}: {_coming(found)}; `trainmaster workflows show {name}` has it", as_json)
+    found = open_client(starts=True).workflows.trigger(name)
+    tell(found, f"{name}: {_coming(found)}; `trainmaster workflows show {name}` has it", as_json=as_json)
 
 
 @app.command()
 def secret(name: _Name, as_json: AsJson = False) -> None:
     """Make a new secret of its webhook; the one before is good no more."""
-    found = _workflows().rotate(name)
-    _told(found, f"its secret, shown this once: {found['secret']}", as_json)
+    found = open_client().workflows.rotate(name)
+    tell(found, f"its secret, shown this once: {found['secret']}", as_json=as_json)
 
 
 @app.command("rm")
 def remove(name: _Name) -> None:
     """Forget a workflow and its history; its runs stay."""
-    _workflows().remove(name)
+    open_client().workflows.remove(name)
     say(f"{name} was deleted; its runs stay")
 
 
 def register(client: ClientProtocol, plan: str, *, starts_now: bool, keep_s: float, as_json: bool) -> None:
     """Have the server in use keep what was planned, and say what starts it."""
-    from trainmaster.cli.opening import context
-
     server = context()
     url = "" if server is None else server.url
     found = client.workflows.register(plan, starts_now=starts_now, keep_s=keep_s)
@@ -176,13 +174,3 @@ def _outcome(start: dict[str, Any], cause: str) -> str:
     came = start["state"].lower() if start["run"] is None else f"{start['run']} {became.lower()}"
     said = f" ({start['message']})" if start["message"] else ""
     return f"{cause}: {came}{said}" if cause else f"{came}{said}"
-
-
-def _workflows(*, starts: bool = False) -> WorkflowsProtocol:
-    from trainmaster.cli.opening import open_client
-
-    return open_client(starts=starts).workflows
-
-
-def _told(found: dict[str, Any], words: str, as_json: bool) -> None:
-    print_json(found) if as_json else say(words)

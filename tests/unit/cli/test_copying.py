@@ -11,7 +11,7 @@ import tarfile
 
 import pytest
 
-from trainmaster.cli import copying, opening
+from trainmaster.cli import copying
 from trainmaster.spec.errors import ExecutorError, NotFoundError, UsageError
 
 
@@ -35,7 +35,7 @@ class Member:
 def there(tmp_path, monkeypatch):
     found = Member(tmp_path / "there")
     found.directory.mkdir()
-    monkeypatch.setattr(opening, "open_client", lambda: found)
+    monkeypatch.setattr("trainmaster.api.EmbeddedClient", lambda **_: found)
     monkeypatch.chdir(tmp_path)
     return found
 

@@ -66,7 +66,7 @@ def signals_as_before():
 )
 def test_what_was_opened_is_left(monkeypatch, state, enter, fails):
     home = Home(state, enter)
-    monkeypatch.setattr(opening, "open_client", lambda **_: home)
+    monkeypatch.setattr("trainmaster.api.EmbeddedClient", lambda **_: home)
     monkeypatch.setattr(opening, "context", lambda: None)
     with fails:
         invoke("open", "r-1", "8265")
@@ -83,6 +83,6 @@ def test_what_was_opened_is_left(monkeypatch, state, enter, fails):
 )
 def test_an_idle_that_cannot_be_kept_is_refused(monkeypatch, words, said):
     """Jupyter takes 0 for never: the machine would be paid for without an end."""
-    monkeypatch.setattr(opening, "open_client", lambda **_: Home("RUNNING", there))
+    monkeypatch.setattr("trainmaster.api.EmbeddedClient", lambda **_: Home("RUNNING", there))
     with pytest.raises(UsageError, match=said):
         invoke("notebook", *words)

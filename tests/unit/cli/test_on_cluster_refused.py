@@ -51,7 +51,7 @@ def test_data_that_only_this_machine_has_are_refused_before_anything_is_rented(
 ):
     monkeypatch.setenv("TRAINMASTER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("TRAINMASTER_STORE", "s3://bucket/store")
-    monkeypatch.setattr("trainmaster.cli.opening.open_client", lambda **_: pytest.fail("planned"))
+    monkeypatch.setattr("trainmaster.api.EmbeddedClient", lambda **_: pytest.fail("planned"))
     recipe = tmp_path / "recipe.yaml"
     text = f"provider: aws\nexperiments: {{b: {{command: 'true', data: {{d: {source}}}}}}}"
     recipe.write_text(text)
@@ -76,6 +76,6 @@ def test_your_own_keys_are_not_sent_by_yes_alone(tmp_path, monkeypatch):
     def plans(**_):
         raise UsageError("it goes on")
 
-    monkeypatch.setattr("trainmaster.cli.opening.open_client", plans)
+    monkeypatch.setattr("trainmaster.api.EmbeddedClient", plans)
     with pytest.raises(UsageError, match="it goes on"):
         invoke(*words, "--send-keys")

@@ -50,7 +50,7 @@ class Elsewhere:
 @pytest.fixture
 def call(monkeypatch):
     client = Elsewhere()
-    monkeypatch.setattr(opening, "open_client", lambda **_: client)
+    monkeypatch.setattr("trainmaster.api.EmbeddedClient", lambda **_: client)
     return invoke
 
 

@@ -15,7 +15,7 @@ def test_what_must_be_measured_first_is_only_told(tmp_path: Path, monkeypatch: p
 
     client = SimpleNamespace(quote_recipe=refuse)
     monkeypatch.setenv("TRAINMASTER_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("trainmaster.cli.opening.open_client", lambda **_: client)
+    monkeypatch.setattr("trainmaster.api.EmbeddedClient", lambda **_: client)
     monkeypatch.setattr("trainmaster.cli.quote._measured", lambda *_, **__: pytest.fail("asked"))
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("provider: aws\nexperiments: {train: {command: 'true'}}")

@@ -12,7 +12,7 @@ import pytest
 from trainmaster.advisor.quote.interval import Interval
 from trainmaster.advisor.quote.quote import ExplainedPhase
 from trainmaster.advisor.quote.unknown_time import UnknownTime
-from trainmaster.cli import budget, labels, metrics, models, opening, output, run, services, volume
+from trainmaster.cli import budget, labels, metrics, models, output, run, services, volume
 from trainmaster.cli.plotting import draw_quote
 from trainmaster.cli.renting import explain
 from trainmaster.service.models.model_names import find_model
@@ -26,7 +26,7 @@ def test_of_several_models_the_commands_are_told(monkeypatch):
     def fetch(name, _directory):
         return find_model(None, name, run="r-1")
 
-    monkeypatch.setattr(opening, "open_client", lambda: SimpleNamespace(fetch_model=fetch))
+    monkeypatch.setattr("trainmaster.api.EmbeddedClient", lambda **_: SimpleNamespace(fetch_model=fetch))
     with pytest.raises(UsageError) as caught:
         models.get("latest", Path("model"))
     assert caught.value.hint.splitlines() == [
@@ -50,7 +50,7 @@ def test_all_models_of_an_experiment_come_into_a_folder_each(monkeypatch, tmp_pa
         models=lambda _: [SimpleNamespace(experiment=name, task=task) for name, task in left],
         fetch_model=fetch,
     )
-    monkeypatch.setattr(opening, "open_client", lambda: client)
+    monkeypatch.setattr("trainmaster.api.EmbeddedClient", lambda **_: client)
     models.get("latest/infer", tmp_path / "all")
     assert got == [("r-1/infer/0", "all/0"), ("r-1/infer/1", "all/1")]
     assert "2 models, 2 files, 14 bytes" in capsys.readouterr().err
@@ -83,7 +83,7 @@ def test_a_picture_of_what_is_not_known_is_not_the_fault_of_a_policy():
 
 def test_a_run_without_metrics_is_told_how_tasks_report(monkeypatch, capsys):
     client = SimpleNamespace(resolve=lambda run: run, metrics=lambda _: [])
-    monkeypatch.setattr(opening, "open_client", lambda: client)
+    monkeypatch.setattr("trainmaster.api.EmbeddedClient", lambda **_: client)
     metrics.export("r-1", to_csv="-")
     assert "trainmaster.report(step=10, loss=0.5)" in capsys.readouterr().err
     metrics.export("r-1", as_json=True)
