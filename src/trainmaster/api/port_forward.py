@@ -6,12 +6,10 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from types import TracebackType
+from typing import Final, Protocol
 
 from trainmaster.spec.errors import NotListeningError, TrainmasterError, UsageError
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 _PIECE_BYTES: Final = 1 << 18
 #: After a connection that could not be taken.

@@ -9,11 +9,17 @@ from pathlib import Path
 from trainmaster.artifacts.manifest import DamagedArtifactError, FileEntry, Manifest
 from trainmaster.artifacts.owner import Owner
 from trainmaster.artifacts.publishing import stored_manifest
-from trainmaster.artifacts.scratch import exchange_into_place, is_occupied, move_into_place, scratch_directory
+from trainmaster.artifacts.scratch import (
+    exchange_into_place,
+    is_occupied,
+    move_into_place,
+    occupied,
+    scratch_directory,
+)
 from trainmaster.objects.errors import explaining
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.objects.parallel import each
-from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.errors import NotFoundError
 
 
 def fetch(
@@ -46,13 +52,13 @@ def fetch(
         owner.require(manifest, store.url)
     target = Path(os.path.abspath(directory))
     if not overwrite and is_occupied(target):
-        raise UsageError(f"{target} is not empty.", "Give another directory; nothing was changed.")
+        raise occupied(target)
     with explaining("write", str(target)), scratch_directory(target) as scratch:
         _fill(store, manifest, scratch, verify)
         if overwrite:
             exchange_into_place(scratch, target)
         elif not move_into_place(scratch, target):
-            raise UsageError(f"{target} is not empty.", "Give another directory; nothing was changed.")
+            raise occupied(target)
     return manifest
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from trainmaster.objects.errors import explained
+from trainmaster.spec.errors import UsageError
 
 # How many processes may make the same thing at once before a name without a lock is taken.
 _SHARERS = 64
@@ -44,6 +45,12 @@ def made_whole(target: Path) -> Iterator[Path]:
     with scratch_directory(target) as scratch:
         yield scratch
         move_into_place(scratch, target)
+
+
+def occupied(target: Path) -> UsageError:
+    """Something is where a directory is to be."""
+    how = "is no directory" if target.exists() and not target.is_dir() else "is not empty"
+    return UsageError(f"{target} {how}.", "Give another directory; nothing was changed.")
 
 
 def is_occupied(target: Path) -> bool:

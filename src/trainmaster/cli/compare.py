@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -10,9 +11,6 @@ from trainmaster.cli.opening import open_client
 from trainmaster.cli.options import AsJson, run_ids
 from trainmaster.cli.output import bill, duration, number, print_json, show, table
 from trainmaster.spec.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 #: So many are shown when none is named; the first are those that say how good a run is.
 _SHOWN_METRICS: Final = 6

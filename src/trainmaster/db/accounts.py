@@ -57,8 +57,7 @@ def find(database: Database, digest: str, now: float) -> RowMapping | None:
 
 def take(database: Database, digest: str) -> bool:
     """Take one out, so that it is answered once; False if another server was quicker."""
-    gone = _T.delete().where(_T.c.digest == digest)
-    return database.write(lambda connection, this: bool(connection.execute(gone).rowcount) or this.again)
+    return database.remove(_T.delete().where(_T.c.digest == digest))
 
 
 #: An account, None if there is none, and its roles by team.

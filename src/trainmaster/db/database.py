@@ -456,6 +456,10 @@ class Database:
         """One statement, safe to repeat, in a transaction of its own; how many rows it has changed."""
         return self.write(lambda connection, _: connection.execute(statement).rowcount, patient=patient)
 
+    def remove(self, rows: sa.Delete) -> bool:
+        """Delete rows, in a transaction of its own; False if there were none."""
+        return self.write(lambda connection, this: bool(connection.execute(rows).rowcount) or this.again)
+
     def change_rights(self, work: Callable[[Connection, Try], T]) -> T:
         """`write` of what tokens, sessions and accounts allow."""
         try:

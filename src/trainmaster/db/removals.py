@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
@@ -27,9 +27,6 @@ from trainmaster.db.registry import may_go_on
 from trainmaster.db.run_rows import run_row
 from trainmaster.spec.errors import NotFoundError
 from trainmaster.spec.states import WHOLE, State
-
-if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection
 
 #: What ended without success so long ago is not gone on with any more.
 RESUMED_WITHIN_S: Final = 30 * 86_400.0

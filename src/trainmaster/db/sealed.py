@@ -14,7 +14,6 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from trainmaster.db import tables as t
 from trainmaster.db.database import Database, transaction
-from trainmaster.db.patience import Try
 from trainmaster.db.transactions import put_row
 
 _C = t.team_secret.c
@@ -37,12 +36,7 @@ def of_team(database: Database, team: str) -> Sequence[RowMapping]:
 
 def remove(database: Database, team: str, name: str) -> bool:
     """Forget one; False if the team has none of that name."""
-
-    def write(connection: Connection, this: Try) -> bool:
-        gone = connection.execute(t.team_secret.delete().where(_C.team == team, _C.name == name))
-        return bool(gone.rowcount) or this.again
-
-    return database.write(write)
+    return database.remove(t.team_secret.delete().where(_C.team == team, _C.name == name))
 
 
 #: All that is sealed. A new column of that kind belongs here, or it is lost with the key before.

@@ -28,7 +28,6 @@ from trainmaster.web import (
     clusters,
     compare,
     cost,
-    device,
     examples,
     home,
     models,
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
 _Handler = Callable[[Request, Any], Any]
 _ROUTERS: Final[tuple[APIRouter, ...]] = (
     sessions.router,
-    device.router,
     home.router,
     runs.router,
     run.router,

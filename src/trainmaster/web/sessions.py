@@ -1,14 +1,22 @@
-"""Logging in and out, and the one-time link of a new server."""
+"""Logging in and out: by token, single sign-on, the link of a new server, a code of a command line."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import Response
 
-from trainmaster.api.rest.state import Known, ServerState, State, address_of, check_same_site, status_of
+from trainmaster.api.rest.state import (
+    Known,
+    Reader,
+    ServerState,
+    State,
+    address_of,
+    check_same_site,
+    status_of,
+)
 from trainmaster.service.users.access import SESSION_S
 from trainmaster.service.users.caller import SCOPES, ForbiddenError, UnknownCallerError, caller
 from trainmaster.service.users.single_sign_on import SIGN_IN_S, SingleSignOn
@@ -74,16 +82,7 @@ def sign_on(request: Request, state: State, next: str = "/") -> Response:
     state.access.admit_attempt(address_of(request))
     url, cookie = _single_sign_on(state).begin(_answer_to(request, state), next)
     answer = redirect(url)
-    answer.set_cookie(
-        _SIGN_ON_COOKIE,
-        cookie,
-        max_age=int(SIGN_IN_S),
-        path=_SIGN_ON,
-        secure=state.is_secure,
-        httponly=True,
-        samesite="lax",
-    )
-    return answer
+    return _with_cookie(state, answer, _SIGN_ON_COOKIE, cookie, SIGN_IN_S, _SIGN_ON)
 
 
 @router.get("/login/oidc/answer")
@@ -99,10 +98,7 @@ def signed_on(
         state.access.note_wrong_attempt(address_of(request))
         return _login_page(request, state, status_of(error), "/", str(error.args[0]))
     answer = _logged_in(state, state.access.open_session(who, address_of(request)), wanted)
-    answer.delete_cookie(
-        _SIGN_ON_COOKIE, path=_SIGN_ON, secure=state.is_secure, httponly=True, samesite="lax"
-    )
-    return answer
+    return _with_cookie(state, answer, _SIGN_ON_COOKIE, "", 0.0, _SIGN_ON)
 
 
 def _single_sign_on(state: ServerState) -> SingleSignOn:
@@ -124,9 +120,7 @@ def _login_page(request: Request, state: ServerState, http: int, next: str, erro
 def log_out(request: Request, state: State, caller: Known) -> Response:
     """Ends the session."""
     state.access.end_session(request.cookies.get(state.cookie, ""))
-    answer = redirect("/login")
-    answer.delete_cookie(state.cookie, path="/", secure=state.is_secure, httponly=True, samesite="lax")
-    return answer
+    return _with_cookie(state, redirect("/login"), state.cookie, "", 0.0, "/")
 
 
 def _logged_in(state: ServerState, session: str, wanted: str) -> Response:
@@ -137,13 +131,41 @@ def _logged_in(state: ServerState, session: str, wanted: str) -> Response:
 
 def with_session(state: ServerState, answer: Response, session: str) -> Response:
     """An answer that has the browser keep a session."""
-    answer.set_cookie(
-        state.cookie,
-        session,
-        max_age=int(SESSION_S),
-        path="/",
-        secure=state.is_secure,
-        httponly=True,
-        samesite="lax",
-    )
+    return _with_cookie(state, answer, state.cookie, session, SESSION_S, "/")
+
+
+def _with_cookie(
+    state: ServerState, answer: Response, name: str, value: str, lasts_s: float, path: str
+) -> Response:
+    """An answer that has the browser keep a cookie, for no script and no other site; for 0 s: drop it."""
+    safe: dict[str, Any] = {"path": path, "secure": state.is_secure, "httponly": True, "samesite": "lax"}
+    answer.set_cookie(name, value, max_age=int(lasts_s), expires=None if lasts_s else 0, **safe)
     return answer
+
+
+@router.get("/device")
+def ask(request: Request, caller: Reader, code: str = "") -> Response:
+    """Asks for the code."""
+    return page(request, "device.html", code=code[:20], client="", is_done=False, error="")
+
+
+@router.post("/device")
+def confirm(
+    request: Request,
+    state: State,
+    caller: Reader,
+    code: Annotated[str, Form(max_length=40)],
+    client: Annotated[str, Form(max_length=80)] = "",
+) -> Response:
+    """Shows who waits for the code; with its name it is confirmed."""
+    address = address_of(request)
+    state.access.admit_attempt(address)
+    try:
+        found = state.device_logins.client_of(code)
+        if client == found:
+            state.device_logins.confirm(caller, code)
+    except NotFoundError as error:
+        state.access.note_wrong_attempt(address)
+        values = {"code": code, "client": "", "is_done": False, "error": str(error)}
+        return page(request, "device.html", status_of(error), **values)
+    return page(request, "device.html", code=code, client=found, is_done=client == found, error="")

@@ -362,7 +362,7 @@ class TestFetching:
         write(tmp_path / "back", {"mine": b""})
         with pytest.raises(UsageError, match="is not empty"):
             artifacts.fetch(uri, tmp_path / "back")
-        with pytest.raises(UsageError, match="is not empty"):
+        with pytest.raises(UsageError, match="is no directory"):
             artifacts.fetch(uri, tmp_path / "back/mine")
         assert read(tmp_path / "back") == {"mine": (b"", False)}
         artifacts.fetch(uri, tmp_path / "back", overwrite=True)

@@ -8,9 +8,9 @@ from pathlib import Path, PurePosixPath
 
 from trainmaster.api.remote.connection import RestConnection, quoted
 from trainmaster.api.results import Downloaded
-from trainmaster.artifacts.scratch import is_occupied, move_into_place, scratch_directory
+from trainmaster.artifacts.scratch import is_occupied, move_into_place, occupied, scratch_directory
 from trainmaster.objects.names import link_stays_inside, stays_inside
-from trainmaster.spec.errors import PublishError, UsageError
+from trainmaster.spec.errors import PublishError
 
 
 def download(connection: RestConnection, run: str, experiment: str, task: int, directory: Path) -> Downloaded:
@@ -29,9 +29,8 @@ def download(connection: RestConnection, run: str, experiment: str, task: int, d
         PublishError: a file is damaged; nothing was changed.
     """
     target = directory.absolute()
-    occupied = UsageError(f"{target} is not empty.", "Give another directory; nothing was changed.")
     if is_occupied(target):
-        raise occupied
+        raise occupied(target)
     model = f"/models/{quoted(run)}/{quoted(experiment)}/{task}"
     listing = connection.get(model)
     files = listing["files"]
@@ -60,5 +59,5 @@ def download(connection: RestConnection, run: str, experiment: str, task: int, d
             (scratch / path).parent.mkdir(parents=True, exist_ok=True)
             (scratch / path).symlink_to(target_of_link)
         if not move_into_place(scratch, target):
-            raise occupied
+            raise occupied(target)
     return Downloaded(len(files), sum(file["size_bytes"] for file in files))

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from trainmaster.api.remote.asking import asked
 from trainmaster.api.remote.connection import RestConnection
 from trainmaster.api.remote.following import rows_of
-from trainmaster.artifacts.scratch import is_occupied, move_into_place, scratch_directory
+from trainmaster.artifacts.scratch import is_occupied, move_into_place, occupied, scratch_directory
 from trainmaster.objects.errors import explaining
 from trainmaster.objects.names import link_stays_inside, stays_inside
 from trainmaster.service.volumes import Collected, VersionCheck
@@ -150,9 +150,8 @@ class RemoteVolume:
             PublishError: a file came damaged, or the disk is full; nothing was changed.
         """
         target = Path(os.path.abspath(directory))  # noqa: PTH100 - of a link, not of what it points to
-        occupied = UsageError(f"{target} is not empty.", "Give another directory; nothing was changed.")
         if is_occupied(target):
-            raise occupied
+            raise occupied(target)
         found: dict[str, Entry] = {}
         parts: list[_Part] = []
         for path in only or ("",):
@@ -172,7 +171,7 @@ class RemoteVolume:
         with explaining("write", str(target)), scratch_directory(target) as scratch:
             self._fill(scratch, list(found.values()), parts, jobs, progress)
             if not move_into_place(scratch, target):
-                raise occupied
+                raise occupied(target)
 
     def _fill(
         self, root: Path, found: Collection[Entry], parts: Sequence[_Part], jobs: int, progress: GetProgress

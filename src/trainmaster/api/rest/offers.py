@@ -44,17 +44,8 @@ class RefreshPrices(Body):
 def offers(state: State, caller: Reader, which: Annotated[WhichOffers, Query()]) -> dict[str, Any]:
     """What can be rented, as `trainmaster offers --json` prints it; each price has its date."""
     check_named(which.catalogue)
-    wishes = OfferFilter(
-        which.gpu,
-        which.gpus,
-        which.cpus,
-        which.memory_bytes,
-        which.max_price_usd_per_hour,
-        which.region,
-        which.provider,
-        tuple(which.instance),
-        which.spot,
-    )
+    kept = {"instance", "catalogue", "sort", "limit", "refused"}
+    wishes = OfferFilter(**which.model_dump(exclude=kept), instances=tuple(which.instance))
     found = list_offers(state.service.home, state.environ, wishes, which.catalogue, which.sort, which.limit)
     return {**found.as_dict(with_refused=which.refused), "extras": asdict(found.extras)}
 

@@ -7,8 +7,9 @@ checkpoint, the steps since then, and two machines for one seat meanwhile.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from trainmaster.dataclass import dataclass
 from trainmaster.spec.units import dollars, format_duration
@@ -25,6 +26,8 @@ _FRESH_S: Final = 3.0
 _FRESH_SHARE: Final = 0.1
 #: For so many times of that a fresh one is waited for.
 _PATIENCE: Final = 2.0
+#: Members are asked to stop, and what they left is saved.
+_STOP_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,3 +177,16 @@ def when(checkpoint_s: float | None, every_s: float, ready_s: float) -> Moment:
         return Moment.WAIT
     is_fresh = checkpoint_s <= max(_FRESH_S, _FRESH_SHARE * every_s)
     return Moment.GO if is_fresh or ready_s > _PATIENCE * every_s else Moment.WAIT
+
+
+def change_s(lines: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+    """Seconds until another machine is a node at most, and from the end of members until steps are made.
+
+    Args:
+        lines: of the phases that an experiment went through; see `PhaseLine.as_dict`.
+    """
+    took = {line["phase"]: line["seconds"] for line in lines}
+    expected = {line["phase"]: line["expected_s"]["p95"] for line in lines if line["expected_s"]}
+    machine_s = expected.get("machines", took.get("machines", 0.0))
+    machine_s += sum(took.get(phase, 0.0) for phase in ("image", "setup"))
+    return machine_s, _STOP_S + sum(took.get(phase, 0.0) for phase in ("data", "staging", "first step"))

@@ -20,21 +20,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from sqlalchemy.engine import RowMapping
 
 from trainmaster.db import accounts, apps
 from trainmaster.db.leases import LEASE_S, this_process
 from trainmaster.service.apps.apps import IDLE_S
+from trainmaster.service.service import Service
 from trainmaster.service.users.caller import ROLES
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import StoreError
 from trainmaster.spec.private_files import make_private
 from trainmaster.spec.states import State
-
-if TYPE_CHECKING:
-    from sqlalchemy.engine import RowMapping
-
-    from trainmaster.service.service import Service
 
 LOOK_S: Final = 1.0
 #: Its lease is renewed, and rights are looked at, so often.

@@ -8,7 +8,9 @@ import sys
 import time
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from sqlalchemy.engine import RowMapping
 
 from trainmaster.dataclass import dataclass, field
 from trainmaster.db import apps
@@ -18,13 +20,9 @@ from trainmaster.service.apps.app_host import app_directories
 from trainmaster.service.apps.apps import IDLE_S, NOTEBOOK, PORT
 from trainmaster.service.apps.notebook import jupyter_python
 from trainmaster.service.server_loops import ServerLoop
+from trainmaster.service.service import Service
 from trainmaster.spec.errors import MissingPartError
 from trainmaster.spec.states import State
-
-if TYPE_CHECKING:
-    from sqlalchemy.engine import RowMapping
-
-    from trainmaster.service.service import Service
 
 LOOK_S: Final = 2.0
 

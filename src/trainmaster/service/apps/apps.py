@@ -7,24 +7,21 @@ import json
 import secrets
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy.engine import RowMapping
 
 from trainmaster.db import apps as rows
 from trainmaster.db.leases import is_alive
 from trainmaster.db.rows import columns
+from trainmaster.service.service import Service
 from trainmaster.service.shells import check_member
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.users.access import digest_of
 from trainmaster.service.users.caller import Caller, Credential, ForbiddenError
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.states import State
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sqlalchemy.engine import RowMapping
-
-    from trainmaster.service.service import Service
 
 TENSORBOARD: Final = "tensorboard"
 NOTEBOOK: Final = "notebook"

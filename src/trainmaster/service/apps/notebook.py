@@ -11,28 +11,25 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from sqlalchemy.engine import RowMapping
 
 from trainmaster import library
 from trainmaster.control.task.environment import base_environment, with_library
+from trainmaster.control.task.job_context import TaskContext
 from trainmaster.dataclass import dataclass, field
 from trainmaster.db import queries
 from trainmaster.executors.supervisor.processes import kept_environment
 from trainmaster.service.apps.app_host import AppKind
+from trainmaster.service.service import Service
 from trainmaster.spec.errors import MissingPartError, RunError, TrainmasterError
 from trainmaster.spec.private_files import make_private
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from sqlalchemy.engine import RowMapping
-
-    from trainmaster.control.task.job_context import TaskContext
-    from trainmaster.service.service import Service
 
 #: So much of models and checkpoints is brought to one notebook; what is larger is named.
 MOST_BYTES: Final = 2 << 30

@@ -18,7 +18,9 @@ import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from sqlalchemy.engine import RowMapping
 
 from trainmaster.artifacts.tree import real_place
 from trainmaster.cluster.member_places import PLACES, read_places
@@ -27,15 +29,11 @@ from trainmaster.executors.supervisor.processes import kept_environment
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.apps.app_host import AppKind, without_tensorflow
 from trainmaster.service.runs.metric_export import OWN, EventFiles
+from trainmaster.service.service import Service
 from trainmaster.service.shells import find_way
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.states import State
-
-if TYPE_CHECKING:
-    from sqlalchemy.engine import RowMapping
-
-    from trainmaster.service.service import Service
 
 #: Machines are asked so often.
 LOOK_S: Final = 30.0

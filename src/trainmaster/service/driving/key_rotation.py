@@ -15,7 +15,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.engine import RowMapping
 
 from trainmaster.dataclass import dataclass
 from trainmaster.db import Database, sealed
@@ -30,13 +34,6 @@ from trainmaster.service.driving.encryption import (
 )
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.locking import locked
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import sqlalchemy as sa
-    from sqlalchemy.engine import RowMapping
-
 
 #: Of each table the first word of what its values are sealed for; the others are its row's key.
 KINDS: Final = {"team_secret": "secret", "webhook": "webhook", "workflow": "workflow", "run_private": "run"}

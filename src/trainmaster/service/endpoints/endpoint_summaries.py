@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sqlalchemy.engine import RowMapping
+
+from trainmaster.db import Database
 from trainmaster.db import endpoint_rows as rows
 from trainmaster.db.endpoint_changes import ReplicaState
 from trainmaster.db.rows import columns
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.spec.states import State
-
-if TYPE_CHECKING:
-    from sqlalchemy.engine import RowMapping
-
-    from trainmaster.db import Database
 
 
 def endpoint_summaries(database: Database, found: Sequence[RowMapping]) -> list[dict[str, Any]]:

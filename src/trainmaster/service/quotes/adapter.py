@@ -10,13 +10,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.control.decide.adapting import SEEN_S, Moment, Slow, moment, why_not_replace, why_replace
+from trainmaster.control.decide.adapting import (
+    SEEN_S,
+    Moment,
+    Slow,
+    change_s,
+    moment,
+    why_not_replace,
+    why_replace,
+)
 from trainmaster.control.measure.drift import Drift, DriftMeter
 from trainmaster.control.task.gangs import checkpoints_of
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.db import Note
-from trainmaster.service.quotes.quote_record import run_end_s
-from trainmaster.service.quotes.told_reasons import ToldReasons
+from trainmaster.service.quotes.quote_record import cap_usd, run_end_s
+from trainmaster.service.quotes.told_reasons import ToldReasons, adapted
 from trainmaster.spec.states import State
 from trainmaster.spec.units import format_duration
 
@@ -150,7 +158,7 @@ class Adapter:
             for each in loop.record.rented:
                 if not each.is_slow or each.is_leaving or not self._decides(attempt, each):
                     continue
-                told = [_adapted(task, each.slow_why)] if each.id in self._asked else []
+                told = [adapted(task, each.slow_why)] if each.id in self._asked else []
                 self._asked.discard(each.id)  # it is written down: whoever drives the run from now on knows
                 return told + self._swap(run_state, task, found, loop, each, drift, now)
         if drift is None:
@@ -168,7 +176,7 @@ class Adapter:
         why_not = why_not_replace(slow)
         if why_not or machine is None or loop is None:
             words = drift.on(slow.machine) if machine is not None else drift.words
-            return self._tell(attempt, task, f"{words}; nothing is changed: {why_not}")
+            return self._told.tell(task, attempt, f"{words}; nothing is changed: {why_not}")
         words = f"{drift.words}; another machine is asked for in place of {slow.machine}: {why_replace(slow)}"
         loop.replace(machine.id, words, drift.step_s / drift.usual_s)
         self._asked.add(machine.id)
@@ -206,9 +214,9 @@ class Adapter:
         loop.swap(machine.id, keep=what is Moment.KEEP)
         if what is Moment.KEEP:
             left = format_duration(slow.left_s)
-            return [_adapted(task, f"{slow.machine} stays: a change no longer shortens the last {left}")]
+            return [adapted(task, f"{slow.machine} stays: a change no longer shortens the last {left}")]
         self._left.add(attempt_id(self._run, task.experiment, task.number, task.attempt))
-        return [_adapted(task, f"it goes on without {slow.machine}, from its newest checkpoint")]
+        return [adapted(task, f"it goes on without {slow.machine}, from its newest checkpoint")]
 
     def _decides(self, attempt: str, machine: Machine) -> bool:
         """Whether a task is to judge a slow machine: one that works there, if any does."""
@@ -232,11 +240,9 @@ class Adapter:
         now: float,
     ) -> Slow:
         """All that the decision rests on."""
-        from trainmaster.service.quotes.resizer import cap_usd, change_s
-
         attempt = attempt_id(self._run, task.experiment, task.number, task.attempt)
         loop = None if self._executor is None else self._executor.loop_of(attempt)
-        machine_s, restart_s = change_s(run_state, task.experiment)
+        machine_s, restart_s = change_s(run_state.course.get("phases", {}).get(task.experiment, ()))
         objective = self._recipe.objective
         slow = Slow(
             machine="" if not drift.member else "its machine",
@@ -270,9 +276,6 @@ class Adapter:
             changed_s=now - max(changes, default=-math.inf),
         )
 
-    def _tell(self, attempt: str, task: Task, words: str) -> list[Note]:
-        return [_adapted(task, words)] if self._told.is_new(task.experiment, attempt, words) else []
-
 
 def _name(loop: ClusterLoop, machine: Machine) -> str:
     """Of a machine, for people.
@@ -282,9 +285,3 @@ def _name(loop: ClusterLoop, machine: Machine) -> str:
     'node-2 (i-1)'
     """
     return f"{loop.record.name_of(machine.seat)} ({machine.id})"
-
-
-def _adapted(task: Task, words: str) -> Note:
-    from trainmaster.service.quotes.resizer import adapted  # most runs adapt nothing
-
-    return adapted(task, words)

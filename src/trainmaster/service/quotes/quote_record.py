@@ -168,6 +168,11 @@ def told(interval: Interval) -> str:
     )
 
 
+def cap_usd(recipe: Recipe) -> float:
+    """What a run may cost. Of a month's budget its driver has only as much at a time as it soon needs."""
+    return (recipe.budget and recipe.budget.total_usd) or math.inf
+
+
 def run_end_s(recipe: Recipe, most_bytes: float = 0.0) -> Callable[[int], float]:
     """For how long a run always has money of ``budget.total`` for its end, by its tasks at once.
 

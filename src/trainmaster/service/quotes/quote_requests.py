@@ -25,7 +25,7 @@ from trainmaster.service.listeners import Listeners
 from trainmaster.service.offer_list import check_named
 from trainmaster.service.quotes.measuring_runs import MeasuringRun, measuring_runs, types_to_measure
 from trainmaster.service.quotes.quote_ask import QuoteAsk
-from trainmaster.service.server_loops import Turns, is_passing
+from trainmaster.service.server_loops import ServerLoop, is_passing
 from trainmaster.service.users.access import Access
 from trainmaster.service.users.caller import Caller, Maker
 from trainmaster.service.users.caller import caller as make_caller
@@ -80,7 +80,7 @@ class _LostError(BaseException):
     """Another server has it now, or it was cancelled: its progress is dropped."""
 
 
-class QuoteRequests:
+class QuoteRequests(ServerLoop):
     """Takes requests, shows them, and works on them.
 
     Args:
@@ -97,6 +97,7 @@ class QuoteRequests:
         environ: Mapping[str, str],
         operations: Mapping[str, Operation] | None = None,
     ) -> None:
+        super().__init__("quotes", LOOK_EVERY_S)
         self._operations = operations or {}
         self._is_operating = False
         self._service = service
@@ -104,16 +105,13 @@ class QuoteRequests:
         self._environ = environ
         #: Told the id of a request of which there is news.
         self.listeners = Listeners()
-        self._over = threading.Event()
-        self._news = threading.Event()
         self._free = threading.Semaphore(_THREADS)
         # Two at once would measure each other.
         self._measuring = threading.Lock()
-        self._turns = Turns("quotes")
         self._planners: dict[str, RunPlanner] = {}
         self._held: dict[str, RowMapping] = {}
         self._pool: ThreadPoolExecutor | None = None
-        self._helper: threading.Thread | None = None
+        self._renewed_s = 0.0
 
     # --- asking -----------------------------------------------------------------------------------
 
@@ -162,7 +160,7 @@ class QuoteRequests:
                 f"{MOST_AT_ONCE} quotes, plans or operations of yours are under way",
                 "Wait for one of them to end.",
             )
-        self._news.set()
+        self.wake()
         return self.show(caller, kind, str(row["id"]))
 
     def show(self, caller: Caller, kind: str, name: str) -> dict[str, Any]:
@@ -271,39 +269,33 @@ class QuoteRequests:
     def start(self) -> None:
         """Work on what is asked, here and of other servers that have ended."""
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="quotes")
-        self._helper = threading.Thread(target=self._watch, name="quotes", daemon=True)
-        self._helper.start()
+        self._renewed_s = time.monotonic()
+        super().start()
 
     def stop(self) -> None:
         """Let go of what is under way: others begin it again."""
         self._over.set()
-        self._news.set()
         for planner in list(self._planners.values()):
             planner.interrupt()
-        if self._helper is not None:
-            self._helper.join()
+        super().stop()
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _watch(self) -> None:
-        renewed_s = time.monotonic()
-        while not self._over.is_set():
-            with self._turns.turn():
-                while self._free.acquire(blocking=False):
-                    has_begun = False
-                    try:
-                        has_begun = self._begin()
-                    finally:
-                        if not has_begun:
-                            self._free.release()
-                    if not has_begun:
-                        break
-                self.end_unallowed()
-                if time.monotonic() - renewed_s >= _RENEW_EVERY_S:
-                    renewed_s = time.monotonic()
-                    self._renew()
-            self._news.wait(LOOK_EVERY_S)
-            self._news.clear()
+    def turn(self) -> None:
+        """Begin what is asked, end what is allowed no more, and keep what is worked on here."""
+        while self._free.acquire(blocking=False):
+            has_begun = False
+            try:
+                has_begun = self._begin()
+            finally:
+                if not has_begun:
+                    self._free.release()
+            if not has_begun:
+                break
+        self.end_unallowed()
+        if time.monotonic() - self._renewed_s >= _RENEW_EVERY_S:
+            self._renewed_s = time.monotonic()
+            self._renew()
 
     def _begin(self) -> bool:
         database = self._service.database
@@ -380,7 +372,7 @@ class QuoteRequests:
             if row["kind"] in self._operations:
                 self._is_operating = False
             self._free.release()
-            self._news.set()
+            self.wake()
             self.listeners.tell(row["id"])
 
     def work(self, worker: str, row: RowMapping) -> None:

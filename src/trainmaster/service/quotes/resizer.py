@@ -11,18 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.control.decide.adapting import SEEN_S, Moment
+from trainmaster.control.decide.adapting import SEEN_S, Moment, change_s
 from trainmaster.control.decide.resizing import Outlook, Sizing, best_size, moment_for
 from trainmaster.control.task.gangs import checkpoints_of, may_resize, resized, sized, sized_recipe
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.dataclass import dataclass
 from trainmaster.db import Note
-from trainmaster.service.quotes.quote_record import run_end_s
-from trainmaster.service.quotes.told_reasons import ToldReasons
+from trainmaster.service.quotes.quote_record import cap_usd, run_end_s
+from trainmaster.service.quotes.told_reasons import ToldReasons, adapted
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.facts import Fact, GangSize, RunFacts
 from trainmaster.spec.states import State
-from trainmaster.spec.topics import ADAPTED
 
 if TYPE_CHECKING:
     from trainmaster.cluster.cluster_executor import ClusterExecutor
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from trainmaster.service.cluster_costs import ClusterCosts
     from trainmaster.service.quotes.quote_tracker import QuoteTracker
 
-#: Members are asked to stop, and what they left is saved.
-_STOP_S: Final = 3.0
 #: Of an attempt so many reasons to change nothing are shown.
 _TOLD_MOST: Final = 2
 
@@ -133,7 +130,7 @@ class Resizer:
             size, why = best_size(sizing)
             if size is None:
                 self._have_machines(self._present(task))
-                return self._tell(task, why)
+                return self._told.tell(task, attempt, why)
             self._pending[attempt] = _PendingSize(size)
             self._have_machines(self._with(task, size))
             return [adapted(task, why)]
@@ -175,7 +172,7 @@ class Resizer:
         if own is None or is_young or found.eta_s is None or not self._has_own_machines(run_state, task):
             return None
         changes = self._facts.sizes(task.experiment)
-        machine_s, restart_s = change_s(run_state, task.experiment)
+        machine_s, restart_s = change_s(run_state.course.get("phases", {}).get(task.experiment, ()))
         objective = self._recipe.objective
         sizing = Sizing(
             now=self._priced(task, own),
@@ -273,9 +270,6 @@ class Resizer:
     def _id(self, task: Task) -> str:
         return attempt_id(self._run, task.experiment, task.number, task.attempt)
 
-    def _tell(self, task: Task, words: str) -> list[Note]:
-        return [adapted(task, words)] if self._told.is_new(task.experiment, self._id(task), words) else []
-
 
 def _count(role: RolePlan, experiment: Experiment) -> int:
     """Machines of a role that a gang of that size needs."""
@@ -286,23 +280,3 @@ def _count(role: RolePlan, experiment: Experiment) -> int:
     if role.role == "ps":
         return shape.parameter_servers
     return machines_of_workers(experiment, role.rentals[0].gpus)
-
-
-def adapted(task: Task, words: str) -> Note:
-    """A line of what was decided of a task's machines or members."""
-    return Note(f"{task.experiment}: {words}", task.experiment, topic=ADAPTED)
-
-
-def cap_usd(recipe: Recipe) -> float:
-    """What a run may cost. Of a month's budget its driver has only as much at a time as it soon needs."""
-    return (recipe.budget and recipe.budget.total_usd) or math.inf
-
-
-def change_s(run_state: RunState, name: str) -> tuple[float, float]:
-    """Seconds until another machine is a node at most, and from the end of members until steps are made."""
-    lines = run_state.course.get("phases", {}).get(name, ())
-    took = {line["phase"]: line["seconds"] for line in lines}
-    expected = {line["phase"]: line["expected_s"]["p95"] for line in lines if line["expected_s"]}
-    machine_s = expected.get("machines", took.get("machines", 0.0))
-    machine_s += sum(took.get(phase, 0.0) for phase in ("image", "setup"))
-    return machine_s, _STOP_S + sum(took.get(phase, 0.0) for phase in ("data", "staging", "first step"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+
+from sqlalchemy.engine import RowMapping
 
 from trainmaster.db import Database, queries
 from trainmaster.service.runs.stored_recipe import stored_recipe
@@ -13,10 +14,6 @@ from trainmaster.spec import Recipe
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.states import EndReason
 from trainmaster.sweeps.pruner import MOST_TRIALS
-
-if TYPE_CHECKING:
-    from sqlalchemy.engine import RowMapping
-
 
 #: Runs that are looked at; tasks of one.
 _MOST_RUNS, _MOST_TASKS = 8, 1_000

@@ -1,11 +1,22 @@
-"""`ToldReasons`: why nothing is changed of a run, each reason once, whoever drives the run."""
+"""What users are told of changes of machines and sizes; `ToldReasons`: each reason to change nothing once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.db import Note
+from trainmaster.spec.topics import ADAPTED
+
+if TYPE_CHECKING:
+    from trainmaster.control.loop.run_state import Task
 
 _NO_DIGITS: Final = str.maketrans("", "", "0123456789.")
+
+
+def adapted(task: Task, words: str) -> Note:
+    """A line of what was decided of a task's machines or members."""
+    return Note(f"{task.experiment}: {words}", task.experiment, topic=ADAPTED)
 
 
 class ToldReasons:
@@ -20,6 +31,10 @@ class ToldReasons:
         self._most = most
         self._before = {(name, _reason(line)) for name, line in before}
         self._told: dict[str, list[str]] = {}
+
+    def tell(self, task: Task, attempt: str, words: str) -> list[Note]:
+        """Why nothing is changed of a task, if that is to be told; see `is_new`."""
+        return [adapted(task, words)] if self.is_new(task.experiment, attempt, words) else []
 
     def is_new(self, experiment: str, attempt: str, words: str) -> bool:
         """Whether a line is to be told; then it has been.

@@ -18,8 +18,8 @@ from trainmaster.service.notifications.delivery import pause_s
 from trainmaster.service.notifications.webhook_targets import ReceiverResponse, networks, post
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.service.sinks.feed import EVERYWHERE, Feed, Means, TakenOverError, sinks_of
-from trainmaster.service.sinks.mlflow_feed import MlflowFeed
-from trainmaster.service.sinks.wandb_feed import WandbFeed
+from trainmaster.service.sinks.mlflow import MlflowFeed
+from trainmaster.service.sinks.wandb import WandbFeed
 from trainmaster.service.teams.team_secrets import TeamSecrets
 from trainmaster.spec.errors import StoreError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import State

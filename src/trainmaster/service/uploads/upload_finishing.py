@@ -8,11 +8,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from sqlalchemy.engine import RowMapping
 
 from trainmaster.artifacts.scratch import scratch_directory
 from trainmaster.artifacts.unpacking import ARCHIVE_SUFFIXES, UnpackError, UnpackLimits, unpack
 from trainmaster.control.attempt.data_urls import room_bytes
+from trainmaster.control.task.layout import Home
+from trainmaster.db import Database
 from trainmaster.db import uploads as rows
 from trainmaster.objects import ObjectStore
 from trainmaster.objects.errors import FullStoreError, error_of, trouble_of
@@ -21,17 +25,11 @@ from trainmaster.service.table_summary import summarised
 from trainmaster.service.teams.team_volumes import is_volume_name, volumes_url
 from trainmaster.service.uploads.code_uploads import CodeUploads, TeamQuotaError
 from trainmaster.service.uploads.uploads import MAX_UPLOADS, UploadConflictError, Uploads
+from trainmaster.service.users.caller import Caller
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.periodic import periodically
 from trainmaster.spec.private_files import make_private
 from trainmaster.spec.units import parse_bytes
-
-if TYPE_CHECKING:
-    from sqlalchemy.engine import RowMapping
-
-    from trainmaster.control.task.layout import Home
-    from trainmaster.db import Database
-    from trainmaster.service.users.caller import Caller
 
 #: What the volumes of a team may take in the store.
 VOLUMES_VARIABLE: Final = "TRAINMASTER_TEAM_VOLUMES"

@@ -10,8 +10,13 @@ import json
 import os
 import re
 import secrets
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
 
+from sqlalchemy.engine import RowMapping
+
+from trainmaster.control.task.layout import Home
 from trainmaster.db import Database, workflow_rows
 from trainmaster.db import uploads as rows
 from trainmaster.db.rows import columns
@@ -23,14 +28,6 @@ from trainmaster.service.uploads.code_uploads import TeamQuotaError, collect_cod
 from trainmaster.service.users.caller import Caller
 from trainmaster.spec.errors import NotFoundError, RunError, TrainmasterError, UsageError
 from trainmaster.spec.units import parse_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from sqlalchemy.engine import RowMapping
-
-    from trainmaster.control.task.layout import Home
 
 KINDS: Final = ("code", "volume")
 #: As much of a piece is in memory at once.

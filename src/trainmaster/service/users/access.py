@@ -9,7 +9,9 @@ import secrets
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from sqlalchemy.engine import RowMapping
 
 from trainmaster.db import Database, access, accounts
 from trainmaster.db.rows import columns
@@ -27,10 +29,6 @@ from trainmaster.service.users.caller import (
     no_team,
 )
 from trainmaster.spec.errors import AccessError, NotFoundError, StoreError, UsageError
-
-if TYPE_CHECKING:
-    from sqlalchemy.engine import RowMapping
-
 
 #: 90 days.
 TOKEN_S: Final = 90 * 86400.0

@@ -6,7 +6,9 @@ import math
 import secrets
 import time
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from sqlalchemy.engine import RowMapping
 
 from trainmaster.db import Database, access
 from trainmaster.db import accounts as db
@@ -14,10 +16,6 @@ from trainmaster.db.rows import columns
 from trainmaster.service.users.access import TOKEN_S, Access, check_lasts, check_name, digest_of
 from trainmaster.service.users.caller import ROLES, Caller, ForbiddenError, Maker, no_team
 from trainmaster.spec.errors import AccessError, NotFoundError, UsageError, fails_as
-
-if TYPE_CHECKING:
-    from sqlalchemy.engine import RowMapping
-
 
 #: 7 days.
 INVITE_S: Final = 7 * 86400.0
@@ -113,8 +111,7 @@ class Accounts:
         if caller is not None and name == caller.account and not caller.sees_all:
             # What people give stays when the groups of single sign-on say something else.
             raise ForbiddenError(f"{name} may not change his own role", "Ask another manager, or an admin.")
-        if not access.has_team(self._database, team):
-            raise no_team(team, None if caller is None else caller.choice)
+        self._need_team(team, caller)
         row, roles = db.standing(self._database, name)
         if row is None or (caller is not None and not caller.sees_all and team not in roles):
             raise _nobody(name, ": invite who is to come in", team=team) if caller else _nobody(name)
@@ -154,8 +151,7 @@ class Accounts:
             ForbiddenError: the caller has less than the role.
         """
         _check_role(role, caller)
-        if not access.has_team(self._database, team):
-            raise no_team(team, None if caller is None else caller.choice)
+        self._need_team(team, caller)
         return self._create({**new_account(name), "kind": "service", "team": team}, role)
 
     def service_accounts(self, team: str | None) -> list[dict[str, Any]]:
@@ -229,8 +225,7 @@ class Accounts:
         """
         _check_role(role, caller)
         check_lasts(lasts_s, INVITE_DAYS)
-        if not access.has_team(self._database, team):
-            raise no_team(team, None if caller is None else caller.choice)
+        self._need_team(team, caller)
         code, now = secrets.token_urlsafe(32), self._database.clock_s()
         row = {
             "digest": digest_of(code),
@@ -297,6 +292,10 @@ class Accounts:
         return Caller(name, team, ROLES[invited["role"]], account=name, roles={team: invited["role"]})
 
     # --- parts --------------------------------------------------------------------------------------
+
+    def _need_team(self, team: str, caller: Caller | None) -> None:
+        if not access.has_team(self._database, team):
+            raise no_team(team, None if caller is None else caller.choice)
 
     def _create(self, row: dict[str, Any], role: str | None = None) -> dict[str, Any]:
         if not db.add_account(self._database, row, role):

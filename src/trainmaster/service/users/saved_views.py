@@ -98,12 +98,7 @@ class SavedViews:
         Raises:
             NotFoundError: there is none of that name.
         """
-        it = _T.delete().where(_T.c.whose == self._whose, _T.c.name == name)
-
-        def write(connection: Connection, this: Try) -> bool:
-            return bool(connection.execute(it).rowcount) or this.again
-
-        if not self._database.write(write):
+        if not self._database.remove(_T.delete().where(_T.c.whose == self._whose, _T.c.name == name)):
             raise NotFoundError(f"there is no view {name!r}", "`trainmaster views` lists them.")
 
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainmaster.artifacts.scratch import is_occupied, move_into_place
+from trainmaster.artifacts.scratch import is_occupied, move_into_place, occupied
 from trainmaster.dataclass import dataclass
 from trainmaster.objects.errors import error_of, explaining, trouble_of, url_of
 from trainmaster.objects.parallel import all_done
@@ -83,14 +83,13 @@ def get(
     """
     target = Path(os.path.abspath(directory))  # noqa: PTH100 - of a link, not of what it points to
     if is_occupied(target):
-        how = "is not empty" if target.is_dir() else "is no directory"
-        raise UsageError(f"{target} {how}.", "Give another directory; nothing was changed.")
+        raise occupied(target)
     with explaining("write", str(target)):
         selection = Selection(volume, only)
         with _partial(target, volume.head.table_id[:16] + selection.name) as partial:
             _Download(volume, selection, partial, jobs, progress or GetProgress()).run()
             if not move_into_place(partial / "files", target):
-                raise UsageError(f"{target} is not empty.", "Give another directory; nothing was changed.")
+                raise occupied(target)
 
 
 def file_blocks(volume: OpenVolume, row: int) -> Iterator[memoryview]:

@@ -366,7 +366,7 @@ def test_a_server_answers_again_after_the_database_was_away_for_long(service, mo
             quotes.stop()
 
     monkeypatch.setattr(quotes, "_begin", away)
-    monkeypatch.setattr(quotes._news, "wait", wait)
+    monkeypatch.setattr(quotes._wake, "wait", wait)
     quotes._watch()
     assert len(tried) == 20, "each look may begin one"
 

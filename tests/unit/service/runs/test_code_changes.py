@@ -1,4 +1,4 @@
-from trainmaster.service.runs.code_changes import code_changes
+from trainmaster.service.runs.comparison import code_changes
 
 
 def test_files_that_differ_are_told_and_lines_of_small_texts(tmp_path):

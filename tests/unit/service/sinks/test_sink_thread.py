@@ -10,7 +10,7 @@ from test_sink_feeding import RECIPE, Place
 
 from trainmaster.cli import metrics
 from trainmaster.service.notifications.webhook_targets import ReceiverResponse
-from trainmaster.service.sinks import feed, feeding, sink_thread, wandb_feed
+from trainmaster.service.sinks import feed, feeding, sink_thread, wandb
 from trainmaster.service.sinks.feeding import Destination, SinkFeeder
 from trainmaster.service.sinks.sink_thread import SinkThread
 from trainmaster.testing.waits import until
@@ -34,7 +34,7 @@ def test_mlflow_has_all_while_weights_and_biases_hangs(tmp_path, monkeypatch, ga
             return True
 
     monkeypatch.setattr(feeding, "FEEDS", {**feeding.FEEDS, "wandb": Hangs})
-    monkeypatch.setattr(wandb_feed, "wandb_python", lambda: "python")
+    monkeypatch.setattr(wandb, "wandb_python", lambda: "python")
     monkeypatch.setattr(sink_thread, "LOOK_S", 0.01)
     place.report(0, range(3))
     thread = SinkThread(place.feeder(), "job-a")

@@ -8,7 +8,7 @@ import sys
 import pytest
 from test_sink_feeding import Place
 
-from trainmaster.service.sinks import wandb, wandb_feed
+from trainmaster.service.sinks import wandb
 from trainmaster.service.sinks.feed import SinkError
 from trainmaster.service.sinks.feeding import check_sinks
 from trainmaster.service.sinks.sink_thread import SinkThread
@@ -51,7 +51,7 @@ class FakeWandb:
 @pytest.fixture
 def fake(monkeypatch):
     found = FakeWandb()
-    monkeypatch.setattr(wandb_feed, "wandb_python", lambda: sys.executable)
+    monkeypatch.setattr(wandb, "wandb_python", lambda: sys.executable)
     monkeypatch.setattr(Wandb, "write", lambda *given: found.write(*given))
     monkeypatch.setattr(Wandb, "sync", lambda *given: found.sync(*given))
     return found
