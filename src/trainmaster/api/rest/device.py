@@ -1,4 +1,4 @@
-"""Routes by which a command line asks for a token; they need no login. The page is `web.device`."""
+"""Routes by which a command line asks for a token; they need no login. The page is in `web.sessions`."""
 
 from __future__ import annotations
 
