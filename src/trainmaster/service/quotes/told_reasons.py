@@ -1,4 +1,4 @@
-"""What users are told of changes of machines and sizes; `ToldReasons`: each reason to change nothing once."""
+"""Lines about changed machines and sizes; `ToldReasons`: why nothing is changed, each reason once."""
 
 from __future__ import annotations
 
