@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import datetime
 import hashlib
-import ipaddress
 import socket
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
 from trainmaster.spec.errors import imports_of
 from trainmaster.spec.private_files import create_private
+from trainmaster.transport.certificates import make_signed_key
 
-#: Who has logged in trusts this very certificate: a new one would have everybody log in again.
-_LASTS: Final = datetime.timedelta(days=3650)
+_EARLY: Final = timedelta(days=1)
 
 
 def self_signed(root: Path, host: str) -> tuple[Path, str]:
@@ -30,39 +29,10 @@ def self_signed(root: Path, host: str) -> tuple[Path, str]:
         from cryptography import x509
         from cryptography.hazmat.primitives.serialization import Encoding
     path = root / "server.pem"
-    if not path.exists():
-        create_private(path, _made(host))  # if another server of this home was quicker, its own counts
+    if not path.exists():  # who has logged in trusts this very certificate
+        names = dict.fromkeys((host, socket.gethostname(), "localhost", "127.0.0.1"))
+        made = make_signed_key("Trainmaster", names, early=_EARLY)
+        # If another server of this home was quicker, its own counts.
+        create_private(path, f"{made.certificate}{made.key}".encode())
     certificate = x509.load_pem_x509_certificate(path.read_bytes())
     return path, hashlib.sha256(certificate.public_bytes(Encoding.DER)).hexdigest()
-
-
-def _made(host: str) -> bytes:
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-    from cryptography.x509.oid import NameOID
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Trainmaster")])
-    names: list[x509.GeneralName] = []
-    for each in dict.fromkeys((host, socket.gethostname(), "localhost", "127.0.0.1")):
-        try:
-            names.append(x509.IPAddress(ipaddress.ip_address(each)))
-        except ValueError:
-            names.append(x509.DNSName(each))
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + _LASTS)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return certificate.public_bytes(Encoding.PEM) + secret

@@ -14,7 +14,6 @@ import re
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -112,13 +111,13 @@ def _try(directory: Path, request: dict[str, Any]) -> tuple[int, str]:
             cwd=directory,
         )
     write_private(directory / _RECORD, f"{process.pid} {start_ticks(process.pid)}".encode())
-    deadline = time.monotonic() + _START_TIMEOUT_S
-    while time.monotonic() < deadline:
-        if request["started"] in log.read_text(errors="replace"):
-            return process.pid, ""
-        if process.poll() is not None:
-            break
-        time.sleep(0.05)
+
+    def is_up() -> bool:
+        return request["started"] in log.read_text(errors="replace")
+
+    wait_until(lambda: is_up() or process.poll() is not None, _START_TIMEOUT_S)
+    if is_up():
+        return process.pid, ""
     _end_session(directory / _RECORD)
     return 0, _last_words(log) or "Ray did not start in time"
 
@@ -146,15 +145,15 @@ def _end_session(record: Path) -> bool:
     if pid:
         send_signal(pid, signal.SIGTERM)
         wait_until(lambda: not start_ticks(pid), _TERM_PATIENCE_S)
-    deadline = time.monotonic() + KILL_PATIENCE_S
-    while time.monotonic() < deadline:
+
+    def is_ended() -> bool:
         left = {each for each, ticks in known.items() if start_ticks(each) == ticks}
         left.update(_members(session, record))
-        if not left:
-            break
         for each in left:
             send_signal(each, signal.SIGKILL)
-        time.sleep(0.05)
+        return not left
+
+    wait_until(is_ended, KILL_PATIENCE_S)
     record.unlink(missing_ok=True)
     return bool(pid)
 
