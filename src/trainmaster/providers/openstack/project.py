@@ -7,8 +7,9 @@ the cluster, so that they are found again, and go with it.
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final
 
 from trainmaster.providers.openstack.answers import Flavor, Server, flavor_of, group_gaps
@@ -129,40 +130,36 @@ class OpenstackProject:
         """
         if not (wanted := self._settings.security_group):
             return ""
-        there = self._groups()
-        found = [each for each in there if wanted in (each.get("id"), each.get("name"))]
-        if not found:
-            names = ", ".join(sorted({str(each.get("name")) for each in there})) or "none"
-            raise UsageError(
-                f"OpenStack has no security group {wanted!r}",
-                f"There is {names}. Write a name, or an id, as `security_group` into {self._settings.file}.",
-            )
-        gaps = min((group_gaps(each) for each in found), key=len)  # an administrator sees others', too
+        found = self._named("security_group", wanted, self._groups(), sys.maxsize)
+        gaps = min(map(group_gaps, found), key=len)  # an administrator sees others', too
         return f"security group {wanted} does not let in {' or '.join(gaps)}" if gaps else ""
 
     def _networks(self) -> list[dict[str, Any]]:
         return self.client.listed("network", "/networks")
 
     def _id_of(self, kind: str, wanted: str, look: Callable[[], list[dict[str, Any]]]) -> str:
-        """Of what the settings name, remembered.
+        """Of what the settings name, remembered."""
+        if (kind, wanted) not in self._known:
+            self._known[kind, wanted] = str(self._named(kind, wanted, look())[0]["id"])
+        return self._known[kind, wanted]
+
+    def _named(
+        self, kind: str, wanted: str, there: Sequence[dict[str, Any]], most: int = 1
+    ) -> list[dict[str, Any]]:
+        """What has the name or the id that the settings say; all if they say none.
 
         Raises:
-            UsageError: there is none, or there are several.
+            UsageError: there is none, or there are too many.
         """
-        if (kind, wanted) not in self._known:
-            there = look()
-            found = [each for each in there if not wanted or wanted in (each.get("id"), each.get("name"))]
-            if len(found) != 1:
-                names = ", ".join(sorted({str(each.get("name")) for each in there})) or "none"
-                which = f"{len(found) or 'no'} {kind}{'s' * (len(found) != 1)}" + f" {wanted!r}" * bool(
-                    wanted
-                )
-                raise UsageError(
-                    f"OpenStack has {which}",
-                    f"There is {names}. Write a name, or an id, as `{kind}` into {self._settings.file}.",
-                )
-            self._known[kind, wanted] = str(found[0]["id"])
-        return self._known[kind, wanted]
+        found = [each for each in there if not wanted or wanted in (each.get("id"), each.get("name"))]
+        if not 0 < len(found) <= most:
+            names = ", ".join(sorted({str(each.get("name")) for each in there})) or "none"
+            which = f"{len(found) or 'no'} {kind.replace('_', ' ')}{'s' * (len(found) > 1)}"
+            raise UsageError(
+                f"OpenStack has {which}{wanted and f' {wanted!r}'}",
+                f"There is {names}. Write a name, or an id, as `{kind}` into {self._settings.file}.",
+            )
+        return found
 
     # --- what is made for a cluster ------------------------------------------------------------------------
 

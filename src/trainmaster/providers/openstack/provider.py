@@ -279,13 +279,9 @@ class OpenstackProvider(LedgerProvider):
 
     # --- asking for it -------------------------------------------------------------------------------------
 
-    def acquire(self, cluster: str, request: NodeRequest) -> list[Node]:
-        """See `Provider`. It waits until Nova has decided whether they can be had."""
-        self._unless_known(self._try_out)
-        return super().acquire(cluster, request)
-
     def _make(self, known: KnownCluster, request: NodeRequest) -> None:
-        """See `LedgerProvider`. What was sent once, and whose answer is not known, is looked for first."""
+        """See `LedgerProvider`. It waits until Nova has decided whether they can be had."""
+        self._unless_known(self._try_out)
         cluster = known.cluster
         most = _LOOKS if request.token in known.asked else 1
         there = self._of_request(cluster, request, most, lambda each: True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from importlib import resources
 from pathlib import Path
@@ -80,10 +80,8 @@ class SelfDeletion:
                 "the login is an application credential that may make no others",
                 "Make it with `--unrestricted`, or log in with a password",
             )
-        try:
+        with _refused_as("Keystone lets no access rules be made", _ASK):
             self._client.get("identity", f"{self._user}/access_rules")
-        except (RefusedError, UsageError) as error:
-            raise _refusal(error, "Keystone lets no access rules be made", _ASK) from None
 
     def try_out(self, prefix: str) -> None:
         """Make one for a server that nobody has, use it, and remove it.
@@ -95,20 +93,12 @@ class SelfDeletion:
             UsageError: why it does not work, and what to do.
             RefusedError: it does not say now.
         """
-        name = f"{prefix}trial-{secrets.token_hex(4)}"
+        with _refused_as("Keystone makes no such credential", _ASK):
+            made = self._make_ending(f"{prefix}trial-{secrets.token_hex(4)}", _NOBODY, _TRIAL_LASTS)
+        hint = "Ask your site to set `service_type = compute` in Nova's [keystone_authtoken]"
         try:
-            made = self._make_ending(name, _NOBODY, _TRIAL_LASTS)
-        except (RefusedError, UsageError) as error:
-            raise _refusal(error, "Keystone makes no such credential", _ASK) from None
-        try:
-            with gone_is_fine():
+            with _refused_as("Nova does not take credentials with access rules", hint), gone_is_fine():
                 self._client.by(made).call("DELETE", "compute", f"/servers/{_NOBODY}")
-        except (RefusedError, UsageError) as error:
-            raise _refusal(
-                error,
-                "Nova does not take credentials with access rules",
-                "Ask your site to set `service_type = compute` in Nova's [keystone_authtoken]",
-            ) from None
         finally:
             self._remove(made)
 
@@ -157,15 +147,13 @@ class SelfDeletion:
             for service in services
             for rule in self._rules(service, [each.format(user=self._user) for each in DRIVES_WITH[service]])
         ]
-        try:
+        with _refused_as("Keystone makes no application credential", _ASK):
             with suppress(UsageError):
                 made = self._make(name, LASTS, unrestricted=True, access_rules=rules)
                 # Older ones ignore what they do not know.
                 if not made.get("access_rules") or self._is_taken(made, services):
                     return made
             return self._make(name, LASTS, unrestricted=True)
-        except (RefusedError, UsageError) as error:
-            raise _refusal(error, "Keystone makes no application credential", _ASK) from None
 
     def _is_there(self, service: str) -> bool:
         with suppress(UsageError):
@@ -180,12 +168,10 @@ class SelfDeletion:
         """
         client, is_taken = self._client.by(made), False
         try:
-            for service in services:
-                client.get(service, _LOOKS[service].format(user=self._user))
-            is_taken = True
-        except (RefusedError, UsageError) as error:
-            if isinstance(_refusal(error, "", ""), RefusedError):
-                raise
+            with suppress(UsageError), _refused_as("it takes none", ""):  # what is no answer yet is raised
+                for service in services:
+                    client.get(service, _LOOKS[service].format(user=self._user))
+                is_taken = True
         finally:
             if not is_taken:
                 self._remove(made)
@@ -273,10 +259,13 @@ class SelfDeletion:
                 self._client.call("DELETE", "identity", f"{self._user}/access_rules/{rule['id']}")
 
 
-def _refusal(error: RefusedError | UsageError, what: str, hint: str) -> RefusedError | UsageError:
-    """What is no answer yet stays what it is: it is asked again."""
-    if isinstance(error, RefusedError):
-        if error.status >= 500 or error.status in (409, 429):
-            return error
-        return UsageError(f"{what} ({error.words})", hint)
-    return UsageError(f"{what} ({Exception.__str__(error)})", hint)
+@contextmanager
+def _refused_as(what: str, hint: str) -> Iterator[None]:
+    """A refusal says what it means. What is no answer yet stays what it is: it is asked again."""
+    try:
+        yield
+    except (RefusedError, UsageError) as error:
+        if isinstance(error, RefusedError) and (error.status >= 500 or error.status in (409, 429)):
+            raise
+        words = error.words if isinstance(error, RefusedError) else Exception.__str__(error)
+        raise UsageError(f"{what} ({words})", hint) from None
