@@ -56,8 +56,9 @@ class LedgerProvider(ABC):
         """See `Provider`."""
         with self._memory.alone(cluster):
             known = self._known(cluster)
-            if request.token not in known.asked or not known.asked[request.token].is_made:
-                self._make(known, request)
+            made = {token for token, asked in known.asked.items() if asked.is_made}
+            if request.token not in made:
+                self._make(known, request, [each for each in request.together if each.token not in made])
                 known = self._memory.of(cluster)
             nodes = self._looked(known)
             mine = self._memory.of(cluster).asked[request.token].machines
@@ -127,10 +128,15 @@ class LedgerProvider(ABC):
         """A machine, of which all is said that is known everywhere, with how it is reached at its place."""
 
     @abstractmethod
-    def _make(self, known: KnownCluster, request: NodeRequest) -> None:
+    def _make(self, known: KnownCluster, request: NodeRequest, group: Sequence[NodeRequest]) -> None:
         """Have the machines of a request, all or none, and write them down.
 
         One that was sent once, and whose answer is not known, is found again.
+
+        Args:
+            known: of its cluster.
+            request: that is asked for.
+            group: with those beside it that are not made yet, for a place that gives all of them or none.
         """
 
     @abstractmethod

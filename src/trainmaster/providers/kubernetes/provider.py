@@ -228,32 +228,30 @@ class KubernetesProvider(LedgerProvider):
             )
         return known
 
-    def _make(self, known: KnownCluster, request: NodeRequest) -> None:
+    def _make(self, known: KnownCluster, request: NodeRequest, group: Sequence[NodeRequest]) -> None:
         """See `LedgerProvider`. It does not wait for nodes: machines that have none are STARTING."""
         cluster, known = known.cluster, replace(known, about={"place": self._place})
-        made = {token for token, asked in known.asked.items() if asked.is_made}
-        together = [each for each in request.together if each.token not in made]
-        group = tuple(each.token for each in together)
-        for each in together:
+        tokens = tuple(each.token for each in group)
+        for each in group:
             asked = AskedMachines.of(each, manifests.pod_names(self._home, cluster, each))
-            known = known.with_requests(replace(asked, group=group))
+            known = known.with_requests(replace(asked, group=tokens))
         self._memory.put(known)
         until = str(round(self._clock() + request.lease_s))
         try:
-            for each in together:
+            for each in group:
                 for name in known.asked[each.token].machines:
                     self._create(cluster, each, name, until)
             if self._settings.wait_s < _AT_ONCE_S and not self._settings.queue:
-                self._await_nodes(cluster, group)
+                self._await_nodes(cluster, tokens)
         except (KubeRefusedError, NoCapacityError) as error:
             if isinstance(error, KubeRefusedError) and error.status >= 500:
                 raise  # it may be made nevertheless; the token finds it
-            self._delete(name for token in group for name in known.asked[token].machines)
-            self._memory.put(known.without(*group))
+            self._delete(name for token in tokens for name in known.asked[token].machines)
+            self._memory.put(known.without(*tokens))
             if isinstance(error, KubeRefusedError) and not error.is_right:  # else it is asked again
                 raise self._refused(error, request) from None
             raise
-        made_now = (replace(known.asked[token], is_made=True) for token in group)
+        made_now = (replace(known.asked[token], is_made=True) for token in tokens)
         self._memory.put(known.with_requests(*made_now))
 
     def _create(self, cluster: str, request: NodeRequest, name: str, until: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any, Final
 
@@ -208,22 +208,18 @@ def group_gaps(group: Mapping[str, Any]) -> list[str]:
         and (rule.get("ethertype") or "IPv4") == "IPv4"
         and str(rule.get("protocol") or "any").lower() in ("any", "tcp", "6")
     ]
-
-    def lets_in(low: int, high: int, groups: Collection[object]) -> bool:
-        return any(
+    own = "what its own machines send each other (all TCP ports)"
+    needed = [("SSH (TCP port 22)", 22, 22, {None}), (own, _FIRST_PORT, _LAST_PORT, {None, group.get("id")})]
+    return [
+        what
+        for what, low, high, groups in needed
+        if not any(
             (rule.get("port_range_min") or 0) <= low
             and (rule.get("port_range_max") or _LAST_PORT) >= high
             and rule.get("remote_group_id") in groups
             for rule in inward
         )
-
-    needed = {
-        "SSH (TCP port 22)": lets_in(22, 22, (None,)),
-        "what its own machines send each other (all TCP ports)": lets_in(
-            _FIRST_PORT, _LAST_PORT, (None, group.get("id"))
-        ),
-    }
-    return [what for what, is_let in needed.items() if not is_let]
+    ]
 
 
 def _room(absolute: Mapping[str, Any]) -> Iterator[tuple[str, int, int]]:

@@ -279,7 +279,7 @@ class OpenstackProvider(LedgerProvider):
 
     # --- asking for it -------------------------------------------------------------------------------------
 
-    def _make(self, known: KnownCluster, request: NodeRequest) -> None:
+    def _make(self, known: KnownCluster, request: NodeRequest, group: Sequence[NodeRequest]) -> None:
         """See `LedgerProvider`. It waits until Nova has decided whether they can be had."""
         self._unless_known(self._try_out)
         cluster = known.cluster

@@ -216,12 +216,10 @@ class RayProvider(LedgerProvider):
 
     # --- asking for it -------------------------------------------------------------------------------------
 
-    def _make(self, known: KnownCluster, request: NodeRequest) -> None:
+    def _make(self, known: KnownCluster, request: NodeRequest, group: Sequence[NodeRequest]) -> None:
         """See `LedgerProvider`. It does not wait for room: machines that wait are STARTING."""
-        made = {token for token, asked in known.asked.items() if asked.is_made}
-        requests = [each for each in request.together if each.token not in made]
         unfit, there = self._unfit.get(known.cluster, ()), self._proxy.ask("facts")
-        parts = [self._part(each, there) for each in requests]
+        parts = [self._part(each, there) for each in group]
         held = [machine.private_address for _, _, machine in known.left] if unfit else []
         if words := self._misfit(parts, [each for each in there if each["address"] not in (*unfit, *held)]):
             left_out = f"; {', '.join(unfit)} did not suit" if unfit else ""
@@ -230,9 +228,9 @@ class RayProvider(LedgerProvider):
                 "Some of its nodes may be away; `trainmaster doctor --provider ray` looks at them.",
                 [self._settings.address],
             )
-        until, lease_s = self._clock() + requests[0].lease_s, requests[0].lease_s
+        until, lease_s = self._clock() + request.lease_s, request.lease_s
         keeper = self._keeper(known.cluster)
-        known = known.with_requests(*map(AskedMachines.of, requests))
+        known = known.with_requests(*map(AskedMachines.of, group))
         self._memory.put(known)
         self._proxy.ask("keep", keeper, self._namespace, KEPT_VARIABLES, self._root, lease_s)
         seen = self._proxy.call(self._namespace, keeper, "take", parts, until, lease_s)

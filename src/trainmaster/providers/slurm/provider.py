@@ -275,14 +275,13 @@ class SlurmProvider(LedgerProvider):
 
     # --- asking for it -------------------------------------------------------------------------------------
 
-    def _make(self, known: KnownCluster, request: NodeRequest) -> None:
-        """See `LedgerProvider`. It does not wait for the queue: machines that wait are STARTING."""
-        group = [each for each in request.together if each.token not in known.asked]
-        self._submit(known.cluster, group)
+    def _make(self, known: KnownCluster, request: NodeRequest, group: Sequence[NodeRequest]) -> None:
+        """See `LedgerProvider`. There is one job for all that have none, a component each.
 
-    def _submit(self, cluster: str, requests: Sequence[NodeRequest]) -> None:
-        """Have one job for all that have none, a component each, and write down which is which."""
-        if not (requests := self._noted(cluster, requests)):
+        It does not wait for the queue: machines that wait are STARTING.
+        """
+        cluster = known.cluster
+        if not (requests := self._noted(cluster, group)):
             return
         parts, partitions = self._parts(cluster, requests), self._partitions()
         held, apart = self._apart(cluster)
