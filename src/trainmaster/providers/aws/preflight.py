@@ -13,8 +13,8 @@ from trainmaster.providers.aws.nodes import cores_of, instances_of
 from trainmaster.providers.aws.requests import AwsRequest, Renter
 from trainmaster.providers.aws.site import AwsSite
 from trainmaster.providers.base import NodeRequest
-from trainmaster.providers.examining import Finding, refused
-from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
+from trainmaster.providers.examining import Finding, found_by
+from trainmaster.spec.errors import ProviderError, UsageError
 
 _WOULD_WORK: Final = "DryRunOperation"
 #: Of a cluster that is never made.
@@ -54,12 +54,8 @@ class AwsPreflight:
             zone = request.zone or self._site.zones(request.region)[0]
             answers = {**self._site.image(request), **self._site.subnet(request.region, zone)}
             # What differs in nothing that permissions look at is asked once.
-            kind = (
-                request.region,
-                request.instance_type,
-                request.spot,
-                self._renter.wants_placement(request),
-            )
+            placement = self._renter.wants_placement(request)
+            kind = (request.region, request.instance_type, request.spot, placement)
             if kind not in asked:
                 asked.add(kind)
                 self._check_permissions(request, zone, answers)
@@ -76,17 +72,17 @@ class AwsPreflight:
         """
         region = self._client.region
         zones = self._site.zones(region)
+        request = NodeRequest("worker", 1, _EXAMPLES["standard"], region)
+
+        def check_rights() -> None:
+            answers = {**self._site.image(request), **self._site.subnet(region, zones[0])}
+            self._check_permissions(request, zones[0], answers)
+
         found = [
             Finding("login", f"{name} takes the credentials"),
             Finding("network", f"{region}: subnets in {', '.join(zones)}"),
+            found_by(check_rights, "rights", f"{region}: machines and what they stand on may be made"),
         ]
-        request = NodeRequest("worker", 1, _EXAMPLES["standard"], region)
-        try:
-            answers = {**self._site.image(request), **self._site.subnet(region, zones[0])}
-            self._check_permissions(request, zones[0], answers)
-            found.append(Finding("rights", f"{region}: machines and what they stand on may be made"))
-        except TrainmasterError as error:
-            found.append(refused("rights", error))
         for kind, example in _EXAMPLES.items():
             for spot in (False, True):
                 code, how = quota_code(example, spot=spot), "spot" if spot else "on demand"
@@ -115,13 +111,8 @@ class AwsPreflight:
         call = AwsRequest(
             "DescribeInstanceTypeOfferings", {"LocationType": "availability-zone", **wanted}, request.region
         )
-        zones = sorted(
-            {
-                offer["Location"]
-                for page in self._client.pages(call)
-                for offer in page["InstanceTypeOfferings"]
-            }
-        )
+        pages = self._client.pages(call)
+        zones = sorted({offer["Location"] for page in pages for offer in page["InstanceTypeOfferings"]})
         if not zones:
             raise UsageError(
                 f"AWS has no instance type {request.instance_type!r} in {request.region}",
@@ -163,11 +154,9 @@ class AwsPreflight:
             if used + vcpus > quota:
                 raise QuotaError(
                     f"{vcpus} vCPUs are wanted in {region} ({kinds[region, code]}), but the account may "
-                    f"have {quota:g} "
-                    f"and uses {used}",
+                    f"have {quota:g} and uses {used}",
                     f"Ask for more: quota {code} in the console under Service Quotas. Or take another "
-                    "region, fewer or "
-                    "smaller machines.",
+                    "region, fewer or smaller machines.",
                     self._site.zones(region),
                 )
         return notes

@@ -157,8 +157,7 @@ class AwsProvider:
             raise refusals[0]
         raise NoCapacityError(
             f"no capacity for {request.count} {request.instance_type} {'spot ' if request.spot else ''}in "
-            "any zone of "
-            f"{region}: {refusals[-1].args[0]}",
+            f"any zone of {region}: {refusals[-1].args[0]}",
             "Another region, type or time may help.",
             zones,
         )

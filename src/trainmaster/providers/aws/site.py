@@ -103,8 +103,7 @@ class AwsSite:
                 image = self._renter.image(request)
                 raise UsageError(
                     f"no image {image.name!r}{f' of {image.owner}' if image.owner else ''} in "
-                    f"{request.region} "
-                    f"for {request.instance_type}",
+                    f"{request.region} for {request.instance_type}",
                     "Name another with TRAINMASTER_AWS_IMAGE (and TRAINMASTER_AWS_USER).",
                 )
             newest = max(found, key=lambda one: str(one.get("CreationDate", "")))

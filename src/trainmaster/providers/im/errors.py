@@ -6,7 +6,8 @@ IM hands on what the cloud said, in the cloud's words, in the middle of its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from trainmaster.providers.base import NoCapacityError
@@ -145,16 +146,10 @@ def explained_refusal(refused: ImRefusedError, cloud: str, places: Sequence[str]
     return explained(refused.words, cloud, places)
 
 
-class Explained:
+@contextmanager
+def refusals_explained(cloud: str = "", places: Sequence[str] = ()) -> Iterator[None]:
     """What IM refuses inside ``with`` is told as an error that says what to do."""
-
-    def __init__(self, cloud: str, places: Sequence[str]) -> None:
-        self._cloud = cloud
-        self._places = places
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, ImRefusedError):
-            raise explained_refusal(error, self._cloud, self._places) from None
+    try:
+        yield
+    except ImRefusedError as refused:
+        raise explained_refusal(refused, cloud, places) from None

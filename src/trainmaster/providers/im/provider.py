@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -31,7 +31,7 @@ from trainmaster.providers.examining import Finding, check_room, refused, room_f
 from trainmaster.providers.im.client import ImClient, ImRefusedError
 from trainmaster.providers.im.credentials import ImCredentials, read_credentials
 from trainmaster.providers.im.documents import RadlDocuments, node_id, number_in
-from trainmaster.providers.im.errors import Explained, explained_refusal
+from trainmaster.providers.im.errors import explained_refusal, refusals_explained
 from trainmaster.providers.im.ledger import ImCluster, ImLedger
 from trainmaster.providers.im.making import ImMaking
 from trainmaster.providers.im.observed import ImObserved
@@ -96,20 +96,19 @@ def check(
             why = "IM cannot ask it for them" if _UNTOLD in refused.words else refused.words
             notes.append(f"the quotas of {cloud} are not known: {why}")
             continue
-        for name, amount in sums.items():
-            _check_quota(cloud, name, amount, quotas.get(name))
+        hint = "Give back what you have there, ask for more, or ask for fewer machines."
+        for name, used, limit in _room(quotas):
+            if name in sums:
+                check_room(f"your quota of {name} in the cloud {cloud}", sums[name], used, limit, hint)
     return notes
 
 
-def _check_quota(cloud: str, name: str, needed: float, quota: Any) -> None:  # noqa: ANN401 - as IM says it
-    """Refuse what a quota does not allow; -1 and what is not told are no limits."""
-    if not isinstance(quota, dict):
-        return
-    limit, used = quota.get("limit"), quota.get("used")
-    if not isinstance(limit, int | float) or not isinstance(used, int | float) or limit < 0:
-        return
-    hint = "Give back what you have there, ask for more, or ask for fewer machines."
-    check_room(f"your quota of {name} in the cloud {cloud}", needed, used, limit, hint)
+def _room(quotas: Mapping[str, Any]) -> Iterator[tuple[str, float, float]]:
+    """What is limited, what is used of it, and the limit; -1 and what is not told are no limits."""
+    for name, quota in quotas.items():
+        limit, used = (quota.get("limit"), quota.get("used")) if isinstance(quota, dict) else (None, None)
+        if isinstance(limit, int | float) and isinstance(used, int | float) and limit >= 0:
+            yield name, used, limit
 
 
 log = logging.getLogger(__name__)
@@ -202,7 +201,7 @@ class ImProvider:
     def check_up(self) -> None:
         """Refuse what does not answer, or does not take the login."""
         self._client.version()
-        with Explained("", ()):
+        with refusals_explained():
             self._client.infrastructures()
 
     def close(self) -> None:
@@ -224,9 +223,7 @@ class ImProvider:
                 else:
                     found.append(refused("quota", explained_refusal(refusal, cloud, [cloud])))
                 continue
-            for name, quota in quotas.items():
-                if isinstance(quota, dict) and (limit := float(quota.get("limit") or -1)) >= 0:
-                    found.append(room_finding(name, float(quota.get("used") or 0), limit, cloud))
+            found += [room_finding(name, used, limit, cloud) for name, used, limit in _room(quotas) if limit]
         return found + unseen_drivers(builds)
 
     def dry_run(self, cluster: str, requests: Sequence[NodeRequest]) -> list[dict[str, Any]]:
@@ -249,7 +246,7 @@ class ImProvider:
         """
         wanted = self._documents.wanted(cluster, request)
         system = wanted.system
-        with self._memory.alone(cluster), Explained(wanted.cloud, [request.zone or wanted.cloud]):
+        with self._memory.alone(cluster), refusals_explained(wanted.cloud, [request.zone or wanted.cloud]):
             known = self._memory.of(cluster)
             asked = known.asked.get(system)
             if asked is None or not asked.machines:
@@ -289,7 +286,7 @@ class ImProvider:
 
     def release(self, cluster: str, ids: Sequence[str] | None = None) -> None:
         """See `Provider`. With the whole cluster its networks and its security group go, too."""
-        with self._memory.alone(cluster), Explained("", ()):
+        with self._memory.alone(cluster), refusals_explained():
             known = self._memory.of(cluster)
             if not known.is_asked:
                 return
@@ -306,7 +303,7 @@ class ImProvider:
         """See `Provider`. Until when an infrastructure is wanted stands in its description."""
         ended = []
         before = self._clock() - CLOCKS_DIFFER_S
-        with Explained("", ()):
+        with refusals_explained():
             lost = [
                 (infrastructure, mark.cluster)
                 for infrastructure, mark in self._observed.marked()

@@ -90,13 +90,8 @@ def _may_have(constraint: str, features: Collection[str]) -> bool:
 def _most(kinds: list[NodeKind]) -> str:
     if not kinds:
         return "nothing"
-    gpus, features = (
-        max(kind.gpus for kind in kinds),
-        sorted({f for kind in kinds for f in kind.features} - {"(null)"}),
-    )
-    said = [
-        f"{max(kind.cpus for kind in kinds)} CPUs",
-        f"{max(kind.memory_mb for kind in kinds) / 953.7:.4g} GB",
-    ]
+    cpus, memory_mb, gpus = (max(getattr(kind, of) for kind in kinds) for of in ("cpus", "memory_mb", "gpus"))
+    features = sorted({f for kind in kinds for f in kind.features} - {"(null)"})
+    said = [f"{cpus} CPUs", f"{memory_mb / 953.7:.4g} GB"]
     said += [f"{gpus} GPUs"] * bool(gpus) + [f"features {', '.join(features)}"] * bool(features)
     return ", ".join(said)
