@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Final
@@ -124,21 +125,23 @@ def refuse_over_limits(said: str, wanted: Sequence[tuple[str, SlurmMachine, int]
 
 def _site(said: str) -> _UserLimits | None:
     """What is enforced; None if nothing is, or the accounting does not answer."""
-    lines = [line.partition("=") for line in said.splitlines()]
-    enforced = frozenset(word for key, _, rest in lines if key == "enforce" for word in rest.split(","))
-    accounts: dict[str, list[SlurmAllowance]] = {}
-    for row in _rows(lines, "account"):
-        accounts.setdefault(row[0], []).append(_account(row))
+    rows, accounts = defaultdict[str, list[list[str]]](list), defaultdict[str, list[SlurmAllowance]](list)
+    for kind, _, rest in (line.partition("=") for line in said.splitlines()):
+        if kind == "enforce" or rest.count("|") > 1:
+            rows[kind].append(rest.split("|"))
+    for row in rows["account"]:
+        accounts[row[0]].append(_account(row))
+    enforced = frozenset(word for row in rows["enforce"] for word in row[0].split(","))
     if "associations" not in enforced or not accounts:
         return None
     return _UserLimits(
         enforced,
-        accounts,
-        {row[0]: _qos(row) for row in _rows(lines, "qos")},
-        {name: row[2] for row in _rows(lines, "partition") for name in (row[0], *_default(row))},
+        dict(accounts),
+        {row[0]: _qos(row) for row in rows["qos"]},
+        {name: row[2] for row in rows["partition"] for name in (row[0], *[""] * (row[1] == "YES"))},
         {
             row[0]: replace(_allowance(f"account {row[0]}", row[2:], {"GrpTRES": "in all"}), above=row[1])
-            for row in _rows(lines, "above")
+            for row in rows["above"]
         },
     )
 
@@ -224,14 +227,6 @@ def _too_many(
             asked = sum(units_of(key[1], f"1{unit}", machine) * count for machine, count in counted)
             if asked > float(most.removesuffix(unit)):
                 yield f"its {key[1]} of {asked:.10g}{unit} is more than {most}, which {each.name} allows"
-
-
-def _rows(lines: Sequence[tuple[str, str, str]], kind: str) -> list[list[str]]:
-    return [rest.split("|") for key, _, rest in lines if key == kind and rest.count("|") > 1]
-
-
-def _default(partition: Sequence[str]) -> list[str]:
-    return [""] if partition[1] == "YES" else []
 
 
 def _account(row: Sequence[str]) -> SlurmAllowance:

@@ -424,8 +424,7 @@ class SlurmProvider(LedgerProvider):
         return scripts.way_command(self._way_environ, self._settings, job, machine.where, port)
 
     def _part(self, known: KnownCluster, asked: AskedMachines) -> scripts.Part:
-        request = NodeRequest(asked.role, 1, asked.machine, token=asked.token)
-        return scripts.part_of(self._settings, self._home, known.cluster, request)
+        return self._parts(known.cluster, [NodeRequest(asked.role, 1, asked.machine, token=asked.token)])[0]
 
     def _seen(self, job: SlurmJob, offset_s: float) -> SeenMachine:
         """How far a machine is that has not ended."""
