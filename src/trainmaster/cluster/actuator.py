@@ -85,10 +85,8 @@ class Actuator:
         gone = {node.key for node in formation.cluster.nodes} - here
 
         def stop() -> None:
-            with (
-                self._changing,
-                contextlib.suppress(TrainmasterError),
-            ):  # one out of reach is given up soon
+            # One out of reach is given up soon.
+            with self._changing, contextlib.suppress(TrainmasterError):
                 formation.cluster.stop(gone)
 
         self._tasks.start(f"drop formation-{formation.number}", stop)

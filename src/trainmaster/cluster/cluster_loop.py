@@ -526,6 +526,7 @@ class ClusterLoop:
         """Ask the provider, and the machines themselves."""
         if self.record.state is ClusterState.PLANNED:
             return
+        is_ending = self.record.state is ClusterState.ENDING
         if now >= self._look_at and not self._tasks.is_running("look"):
             nodes = self._observed.nodes.values()
             if not any(node.is_queued for node in nodes):
@@ -533,11 +534,9 @@ class ClusterLoop:
             self._looked_at = now
             self._look_at = now + look_pause_s(nodes, now - self._queued_at, self._steady_s)
             self._tasks.start("look", partial(self._provider.nodes, self.record.id))
-        elif self._observed.away_since is None and (
-            self._watch.lost_since() or self.record.state is ClusterState.ENDING
-        ):  # its provider knows more
-            self._look_at = min(self._look_at, self._looked_at + _LOOK_S)
-        if self.record.state is not ClusterState.ENDING:
+        elif self._observed.away_since is None and (self._watch.lost_since() or is_ending):
+            self._look_at = min(self._look_at, self._looked_at + _LOOK_S)  # its provider knows more
+        if not is_ending:
             self.leases.probe(self.record, now)
 
 

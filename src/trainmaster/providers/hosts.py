@@ -486,11 +486,8 @@ def _size(host: InventoryHost, memory_bytes: int) -> tuple[float, ...]:
 def _preference(one: _ProbedHost) -> tuple[float, ...]:
     """Emptiest first, then the smallest; sorting keeps the order of the inventory among equals."""
     claims = one.claims
-    return (
-        (0, *_size(one.host, 0))
-        if claims is None
-        else (len(claims.live), *_size(one.host, claims.memory_bytes))
-    )
+    used, memory_bytes = (len(claims.live), claims.memory_bytes) if claims else (0, 0)
+    return (used, *_size(one.host, memory_bytes))
 
 
 def _most(hosts: Sequence[InventoryHost], memory: Mapping[str, int]) -> str:

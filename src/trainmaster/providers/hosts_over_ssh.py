@@ -85,9 +85,8 @@ def hosts_provider(place: ProviderPlace) -> HostsProvider:
         UsageError: there is no inventory, or a mistake in it.
         MissingPartError: asyncssh is not installed.
     """
-    from trainmaster.providers.hosts import (
-        HostsProvider,
-    )  # here: all machines are reached as `target_of` says
+    # Here: all machines are reached as `target_of` says.
+    from trainmaster.providers.hosts import HostsProvider
     from trainmaster.providers.inventory import inventory_file, read_inventory
     from trainmaster.transport.ssh import ssh_transport
 

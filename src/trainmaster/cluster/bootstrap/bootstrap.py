@@ -241,11 +241,8 @@ class _HostBootstrap:
             self._layer(BootstrapPhase.CODE, connection, plan, plan.code)
 
     def _probe(self, connection: Connection) -> HostFacts:
-        shared = (
-            next(iter(self.runtime_packages[0].packages.tops().values()), "")
-            if self.settings.share_files
-            else ""
-        )
+        tops = self.runtime_packages[0].packages.tops() if self.settings.share_files else {}
+        shared = next(iter(tops.values()), "")
         script = probe_script(self.target.directory, self.target.python, shared)
         asked_at = time.time()
         result = connection.shell(script, timeout_s=self.settings.probe_timeout_s)

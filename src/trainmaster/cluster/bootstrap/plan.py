@@ -122,9 +122,8 @@ def make_plan(
     runtime = _runtime(facts, package, python, packages)
     code_step = _step(facts, code, {"inside": "tree"}) if code else None
     missing = [step for step in (packages, runtime, code_step) if step and not step.present]
-    unknown = (
-        4 * package.packages.size_bytes
-    )  # what pip gets is of about this size, and lies there twice for a while
+    # What pip gets is of about this size, and lies there twice for a while.
+    unknown = 4 * package.packages.size_bytes
     needed = int(_DISK_SHARE * sum(step.layer.size_bytes if step.layer else unknown for step in missing))
     if missing and facts.disk_bytes < needed + SPARE_DISK_BYTES:
         return Unfit(

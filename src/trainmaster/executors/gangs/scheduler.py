@@ -197,9 +197,8 @@ class Scheduler:
             gang, part = self._living_part(node, status.attempt)
             if gang is None or part is None:
                 continue
-            if (
-                status.phase is Phase.UNKNOWN
-            ):  # or was, before it was handed over again: ask in between the two
+            # It is, or was before it was handed over again: ask in between the two.
+            if status.phase is Phase.UNKNOWN:
                 self._tell(part, {"do": "check", "attempt": part.name, "turn": part.turn})
             elif self._took(gang, part, status):
                 touched[gang.attempt] = gang

@@ -31,9 +31,8 @@ class SshCluster(RecordedCluster):
     def add(self, nodes: Sequence[ClusterNode]) -> None:
         """See `RecordedCluster.add`."""
         self._on_each(nodes, lambda node: self._run(node, ("/bin/sh", "-c", _prepare(node)), b""))
-        for key in {node.key for node in nodes} - {
-            node.key for node in self.nodes
-        }:  # others are as they were
+        known = {node.key for node in self.nodes}  # these are as they were
+        for key in {node.key for node in nodes} - known:
             self.used[key] = [self.used.get(key, [0])[-1] + 1]
         self._enter(nodes)
         if self._conductor is not None:  # gangs may wait for them

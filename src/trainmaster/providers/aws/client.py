@@ -341,9 +341,8 @@ class AwsClient:
                 from botocore.exceptions import BotoCoreError
             chosen = self._settings
             try:
-                session = (
-                    botocore.session.get_session()
-                )  # boto3 adds to it what moves files, which takes long to import
+                # boto3 adds to it what moves files, which takes long to import.
+                session = botocore.session.get_session()
                 session.get_config_variable("region")  # reads the configuration
             except BotoCoreError as error:
                 raise UsageError(

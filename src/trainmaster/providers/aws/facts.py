@@ -86,9 +86,8 @@ def default_image(instance_type: str) -> MachineImage:
     if has_nvidia(instance_type):
         name = f"Deep Learning {'ARM64 ' if arm else ''}Base OSS Nvidia Driver GPU AMI (Ubuntu 24.04) *"
         return MachineImage(name, "amazon", "ubuntu")
-    return MachineImage(
-        f"debian-12-{'arm64' if arm else 'amd64'}-*", "136693071363", "admin"
-    )  # Debian's own account
+    # Debian's own account:
+    return MachineImage(f"debian-12-{'arm64' if arm else 'amd64'}-*", "136693071363", "admin")
 
 
 def can_cluster(instance_type: str) -> bool:

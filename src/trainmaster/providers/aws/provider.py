@@ -129,9 +129,8 @@ class AwsProvider:
                 *self._site.plan(cluster, request, zone),
                 self._run_request(cluster, request),
             ]
-            planned += [
-                step for step in steps if step not in planned
-            ]  # what is there already is not made again
+            # What is there already is not made again.
+            planned += [step for step in steps if step not in planned]
         return [step.as_dict() for step in planned]
 
     def acquire(self, cluster: str, request: NodeRequest) -> list[Node]:

@@ -181,9 +181,8 @@ class KubernetesProvider(LedgerProvider):
         except KubeRefusedError:
             return  # who may not ask finds out
         if {("create", "pods", "exec"), ("get", "pods", "exec")} - set(lacking):
-            lacking = [
-                right for right in lacking if right[2] != "exec"
-            ]  # which one it is depends on the version
+            # Which one it is depends on the version.
+            lacking = [right for right in lacking if right[2] != "exec"]
         if lacking:
             named = ", ".join(f"{verb} {what}{sub and '/'}{sub}" for verb, what, sub in lacking)
             raise UsageError(
