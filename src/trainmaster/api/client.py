@@ -134,7 +134,7 @@ class Client:
         """One run.
 
         Args:
-            run: its id, a unique beginning of it, or ``latest``.
+            run: its id, its name, a beginning of its id, or ``latest``.
 
         Raises:
             NotFoundError: none, or several.

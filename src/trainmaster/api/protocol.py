@@ -209,7 +209,7 @@ class ClientProtocol(Protocol):
     # --- runs ------------------------------------------------------------------------------------
 
     def resolve(self, text: str) -> str:
-        """The id of the run that is meant: by its id, a unique beginning of it, or ``latest``."""
+        """The id of the run that is meant: by its id, its name, a beginning of its id, or ``latest``."""
 
     def listed(self, limit: int | None = None, after: str | None = None, where: str = "") -> dict[str, Any]:
         """A page of runs, newest first, those after one: the object of ``trainmaster status --json``.

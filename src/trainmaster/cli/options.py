@@ -12,7 +12,7 @@ _RUNS = 50
 
 
 def run_ids(incomplete: str) -> list[str]:
-    """Ids of runs that begin so, the newest first; none if anything is wrong: Tab is no place to say so."""
+    """Ids and names of runs that begin so, the newest first; none if anything is wrong: Tab is no place to say so."""
     from contextlib import suppress
 
     from trainmaster.service import Home
@@ -27,7 +27,9 @@ def run_ids(incomplete: str) -> list[str]:
         if home.root.is_dir():  # else there are none, and Tab must not make one
             from trainmaster.service import Service
 
-            found = [row["run"] for row in Service(home).runs(_RUNS)["runs"]]
+            rows = Service(home).runs(_RUNS)["runs"]
+            names = dict.fromkeys(row["labels"]["name"] for row in rows if row["labels"].get("name"))
+            found = [*(row["run"] for row in rows), *names]
     return [run for run in (*found, *(["latest"] * bool(found))) if run.startswith(incomplete)]
 
 
@@ -44,10 +46,10 @@ def kept_seconds(keep: str | None) -> float:
 
 
 RunId = Annotated[
-    str, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")
+    str, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning or name, or `latest`.")
 ]
 RunOrNone = Annotated[
-    str | None, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")
+    str | None, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning or name, or `latest`.")
 ]
 RecipeFile = Annotated[Path, typer.Argument(help="The YAML recipe, or a file that `export` has made.")]
 NewDirectory = Annotated[

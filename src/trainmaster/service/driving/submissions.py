@@ -20,6 +20,7 @@ from trainmaster.service.driving.local_runs import LocalRuns, isolation_of
 from trainmaster.service.driving.recipe_readers import MAX_BYTES, RecipeReaders
 from trainmaster.service.teams.admission import PRIORITIES, Application
 from trainmaster.service.teams.team_budget import OWNER, Budgets, OverBudgetError, TeamBudget
+from trainmaster.service.models.starting_models import with_own_latest
 from trainmaster.service.teams.team_volumes import is_volume_name, with_team_volumes, with_versions
 from trainmaster.service.uploads.code_uploads import CodeUploads
 from trainmaster.service.users.caller import Caller, ForbiddenError, Wallet
@@ -169,6 +170,7 @@ class Submissions:
         if is_shared and caller.team and any(capabilities_of(one.provider).is_here for one in each_place):
             isolation_of(self._service.home, caller.team)
             self._check_cores(recipe, caller.team)
+        recipe = with_own_latest(self._service.database, recipe, caller)
         return with_team_volumes(with_versions(recipe, versions or {}), self._service.home, caller.team)
 
     def convert(self, caller: Caller, source: str, file: str) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trainmaster.db import queries, removals, run_facts
 from trainmaster.db.registry_rows import UsedVersion, use
@@ -17,10 +18,48 @@ from trainmaster.spec.states import EndReason, State
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, RowMapping
 
+    from trainmaster.db import Database
     from trainmaster.service.open_home import OpenHome
+    from trainmaster.service.users.caller import Caller
     from trainmaster.spec import DataSource, Experiment, Recipe
     from trainmaster.sweeps import Trial
     from trainmaster.sweeps.earlier import Mistake
+
+#: Keys of an experiment that name a run: section, attribute, key in the recipe.
+_NAME_RUNS: Final = (
+    ("checkpoint", "begins_with", "from"), ("search", "goes_on", "from"), ("serve", "model", "model"),
+)  # fmt: skip
+_LATEST: Final = re.compile("latest(?P<rest>[/@].*)?$")
+
+
+def with_own_latest(database: Database, recipe: Recipe, caller: Caller) -> Recipe:
+    """The recipe with the id of the caller's last run in place of each ``latest``, as verbs have it.
+
+    Raises:
+        RecipeError: there is none; with the line.
+    """
+    from trainmaster.service.runs.summary import resolve_run
+
+    mistakes: list[tuple[tuple[str, ...], TrainmasterError]] = []
+    experiments = dict(recipe.experiments)
+    which = queries.RunFilter(None if caller.team is None else (caller.team,))
+    for name, experiment in recipe.experiments.items():
+        changes = {}
+        for section, field, key in _NAME_RUNS:
+            noun = getattr(experiment, section)
+            found = _LATEST.match((noun and getattr(noun, field)) or "")
+            if found is None or (section == "serve" and not (found["rest"] or "").startswith("/")):  # a registered model's name
+                continue
+            try:
+                run = resolve_run(database, "latest", which, caller.own)
+            except NotFoundError as error:
+                mistakes.append((("experiments", name, section, key), error))
+                continue
+            changes[section] = noun.model_copy(update={field: f"{run}{found['rest'] or ''}"})
+        experiments[name] = experiment.model_copy(update=changes)
+    if mistakes:
+        raise recipe.refused(mistakes)
+    return recipe.model_copy(update={"experiments": experiments})
 
 
 def with_versions(opened: OpenHome, recipe: Recipe) -> Recipe:
@@ -136,7 +175,7 @@ def _row(opened: OpenHome, named: str, why: str) -> RowMapping:
 
     Args:
         opened: for the team that asks.
-        named: the run: its id, a unique beginning of it, or ``latest``.
+        named: the run, as `resolve_run` takes it; on a server after `with_own_latest`.
         why: it has to be over.
 
     Raises:
@@ -146,8 +185,6 @@ def _row(opened: OpenHome, named: str, why: str) -> RowMapping:
     from trainmaster.db.run_rows import existing
     from trainmaster.service.runs.summary import resolve_run
 
-    if opened.team is not None and named == "latest":
-        raise NotFoundError("`latest` names no run of a team", "`trainmaster status` lists the runs.")
     which = queries.RunFilter(None if opened.team is None else (opened.team,))
     run = resolve_run(opened.database, named, which)
     row = opened.database.run_row(run)

@@ -476,7 +476,9 @@ def resolve_run(
     which: queries.RunFilter = queries.ALL_RUNS,
     own: Sequence[str | None] = OWN_AT_HOME,
 ) -> str:
-    """The id of the run that the user means: its id, a unique beginning of it, or ``latest``.
+    """The id of the run that the user means: by its id, its name, a beginning of its id, or ``latest``.
+
+    Its name is the label ``name``. Several may have one, so that an id means the same run for ever.
 
     Args:
         database: the database.
@@ -496,11 +498,18 @@ def resolve_run(
             "there is no run `latest`: that is the last one that you started, and you started none here",
             "`trainmaster status` lists the runs; name one by its id.",
         )
-    found = queries.run_ids(database, text, limit=5, which=which)
+    from trainmaster.spec.where import Comparison  # most runs are named by their ids
+
+    is_called = replace(which, where=Comparison("label", "name", "=", text, text))
+    words, hint = "are called", "Name one by its id; `trainmaster label RUN name=NAME` calls it otherwise."
+    found = queries.run_ids(database, limit=5, which=is_called)
+    if not found:
+        words, hint = "begin with", "Give more of the id."
+        found = queries.run_ids(database, text, limit=5, which=which)
     if len(found) == 1:
         return found[0]
     if found:
-        raise NotFoundError(f"several runs begin with {text!r}: {', '.join(found)}", "Give more of the id.")
+        raise NotFoundError(f"several runs {words} {text!r}: {', '.join(found)}", hint)
     raise NotFoundError(f"there is no run {text!r}", "`trainmaster status` lists the runs.")
 
 

@@ -193,7 +193,7 @@ class TeamRuns:
         return RunFilter(seen, state, name, owner, begin).narrowed(where or "", self._service.database)
 
     def resolve(self, text: str) -> str:
-        """The id of the run that is meant: by its id, a unique beginning of it, or ``latest``."""
+        """The id of the run that is meant: by its id, its name, a beginning of its id, or ``latest``."""
         found = resolve_run(self._service.database, text, self._which, self._caller.own)
         self.row(found)
         return found

@@ -97,8 +97,13 @@ def test_a_run_starts_from_models_of_its_own_team_only(served, ask):
 def begin(served):
     """Runs of red and of the owner have left a checkpoint; asks for a run that begins with one."""
     home, database = served.service.home, served.service.database
-    change = tables.run.update().values(store_url=home.store_url)
-    database.write(lambda connection, _: connection.execute(change))
+    runs = tables.run
+    changes = [
+        runs.update().values(store_url=home.store_url),
+        runs.update().where(runs.c.id == "job-red").values(submitted_by="u", labels='{"name": "mine"}'),
+        runs.update().where(runs.c.id == "job-own").values(submitted_by="o"),
+    ]
+    database.write(lambda connection, _: [connection.execute(change) for change in changes])
     folder = home.root / "saved"
     folder.mkdir(exist_ok=True)
     (folder / "state").write_text("5")
@@ -120,9 +125,10 @@ def beginning(run, provider="local"):
     )
 
 
-def test_a_run_begins_with_the_checkpoint_of_another_one(served, begin, monkeypatch):
+@pytest.mark.parametrize("named", ["latest", "job-own"])
+def test_a_run_begins_with_the_checkpoint_of_another_one(served, begin, monkeypatch, named):
     monkeypatch.setattr(Submissions, "_is_shared_with", lambda *_: False)  # it is the owner's alone
-    answer = begin("owner", "job-own")
+    answer = begin("owner", named)
     assert answer.status_code == 201, answer.text
     run = answer.json()["run"]
     shown = served.ask("owner", "GET", f"/api/v1/runs/{run}").json()
@@ -141,7 +147,10 @@ def test_a_run_begins_with_the_checkpoint_of_another_one(served, begin, monkeypa
         ("blue-user", "job-blue", "job-blue left no checkpoint"),
         ("red-user", "job-red/main/3", "job-red/main/3 left no checkpoint"),
         ("red-user", "job-red@4", "there is no checkpoint job-red/main/0@4: it has 1"),
-        ("red-user", "latest", "`latest` names no run of a team"),
+        ("red-user", "latest/main/3", "job-red/main/3 left no checkpoint"),
+        ("blue-user", "latest", "there is no run `latest`: that is the last one that you started"),
+        ("red-user", "mine/main/3", "job-red/main/3 left no checkpoint"),
+        ("blue-user", "mine", "there is no run 'mine'"),
     ],
 )
 def test_a_checkpoint_that_is_not_there_or_of_another_team_is_refused(served, begin, who, run, said):
@@ -199,10 +208,11 @@ def test_a_run_that_is_not_over_or_has_another_store_is_refused(served, begin):
     [
         ("blue-user", "job-red", "there is no run 'job-red'"),
         ("red-user", "job-red", "none of the experiments of job-red have parameters"),
+        ("red-user", "latest", "none of the experiments of job-red have parameters"),
         ("red-user", "job-red/main", "the earlier tasks had no such parameter"),
     ],
 )
-def test_a_search_goes_on_with_one_that_its_team_sees_and_that_fits(served, who, run, said):
+def test_a_search_goes_on_with_one_that_its_team_sees_and_that_fits(served, begin, who, run, said):
     recipe = (
         "name: job\nprovider: lab\nexperiments:\n  main:\n    command: 'true {{x}}'\n    samples: 2\n"
         f"    parameters: {{x: {{range: 0-1}}}}\n    search: {{metric: loss, goal: min, from: {run}}}\n"

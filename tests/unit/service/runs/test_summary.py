@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -138,6 +139,21 @@ def test_no_run_or_several_are_meant(service):
     for text in ("JOB-3", "job-5", ""):
         with pytest.raises(NotFoundError):
             service.resolve(text)
+
+
+def test_a_run_is_meant_by_the_name_that_a_person_gave_it(service):
+    def call(run, name):
+        change = tables.run.update().where(tables.run.c.id == run).values(labels=json.dumps({"name": name}))
+        service.database.write(lambda connection, _: connection.execute(change))
+
+    call("job-3", "baseline")
+    call("job-2", "job")  # a name is meant before a beginning of ids
+    assert [service.resolve(text) for text in ("baseline", "job")] == ["job-3", "job-2"]
+    call("job-2", "job-4")
+    assert service.resolve("job-4") == "job-4", "an id means the same run for ever"
+    call("job-2", "baseline")
+    with pytest.raises(NotFoundError, match="several runs are called 'baseline': job-3, job-2"):
+        service.resolve("baseline")
 
 
 def test_a_run_is_closed_once_its_driver_lets_go_of_it(service, monkeypatch):
