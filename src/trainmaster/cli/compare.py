@@ -18,7 +18,8 @@ _SHOWN_METRICS: Final = 6
 
 def compare(
     runs: Annotated[
-        list[str], typer.Argument(autocompletion=run_ids, help="Up to eight ids, beginnings, names, or `latest`.")
+        list[str],
+        typer.Argument(autocompletion=run_ids, help="Up to eight runs: ids, beginnings, names, `latest`."),
     ],
     metric: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Show this one; may be repeated. Six by default.")

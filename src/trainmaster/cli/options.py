@@ -12,7 +12,7 @@ _RUNS = 50
 
 
 def run_ids(incomplete: str) -> list[str]:
-    """Ids and names of runs that begin so, the newest first; none if anything is wrong: Tab is no place to say so."""
+    """Ids and names of runs that begin so, the newest first; none if anything is wrong: Tab cannot say so."""
     from contextlib import suppress
 
     from trainmaster.service import Home
@@ -46,10 +46,11 @@ def kept_seconds(keep: str | None) -> float:
 
 
 RunId = Annotated[
-    str, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning or name, or `latest`.")
+    str, typer.Argument(autocompletion=run_ids, help="Id or name of a run, a beginning, or `latest`.")
 ]
 RunOrNone = Annotated[
-    str | None, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning or name, or `latest`.")
+    str | None,
+    typer.Argument(autocompletion=run_ids, help="Id or name of a run, a beginning, or `latest`."),
 ]
 RecipeFile = Annotated[Path, typer.Argument(help="The YAML recipe, or a file that `export` has made.")]
 NewDirectory = Annotated[

@@ -75,7 +75,7 @@ class RunArguments(QuoteArguments, _Plan):  # type: ignore[valid-type, misc]
 class StatusArguments(Body):
     """One run, or a page of runs."""
 
-    run: str | None = Field(None, description="its id, name, a beginning of its id, or latest; null for a list")
+    run: str | None = Field(None, description="its id, its beginning or name, or latest; null for a list")
     limit: int = Field(20, ge=1, le=_MOST_ITEMS, description="of a list")
     cursor: str | None = Field(None, description="`next` of the page before")
     where: str = Field("", description="a condition, such as loss < 0.3 and lr > 1e-3")
@@ -84,7 +84,7 @@ class StatusArguments(Body):
 class OneRun(Body):
     """A run."""
 
-    run: str = Field(description="its id, name, a beginning of its id, or latest")
+    run: str = Field(description="its id, its beginning or name, or latest")
 
 
 class LogArguments(OneRun):
@@ -110,7 +110,7 @@ class MetricArguments(OneRun):
 class ModelArguments(Body):
     """Whose models."""
 
-    run: str | None = Field(None, description="its id, name, a beginning of its id, or latest; all runs without")
+    run: str | None = Field(None, description="its id, its beginning or name, or latest; all runs without")
 
 
 class LogPage(BaseModel):

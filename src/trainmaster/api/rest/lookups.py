@@ -46,7 +46,7 @@ class FoundModel(BaseModel):
 
 @router.get("/find-run")
 def resolve(name: str, runs: Runs) -> RunId:
-    """The id of a run by its name, by a beginning of it, or by `latest`, the last one that the caller has sent."""
+    """The id of a run by its name, a beginning, or `latest`, the last one that the caller has sent."""
     return RunId(run=runs.resolve(name))
 
 

@@ -18,9 +18,9 @@ from trainmaster.db.run_rows import existing
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.local_runs import LocalRuns, isolation_of
 from trainmaster.service.driving.recipe_readers import MAX_BYTES, RecipeReaders
+from trainmaster.service.models.starting_models import with_own_latest
 from trainmaster.service.teams.admission import PRIORITIES, Application
 from trainmaster.service.teams.team_budget import OWNER, Budgets, OverBudgetError, TeamBudget
-from trainmaster.service.models.starting_models import with_own_latest
 from trainmaster.service.teams.team_volumes import is_volume_name, with_team_volumes, with_versions
 from trainmaster.service.uploads.code_uploads import CodeUploads
 from trainmaster.service.users.caller import Caller, ForbiddenError, Wallet

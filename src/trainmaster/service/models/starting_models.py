@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _NAME_RUNS: Final = (
     ("checkpoint", "begins_with", "from"), ("search", "goes_on", "from"), ("serve", "model", "model"),
 )  # fmt: skip
-_LATEST: Final = re.compile("latest(?P<rest>[/@].*)?$")
+_LATEST: Final = re.compile("latest((?:[/@].*)?)")
 
 
 def with_own_latest(database: Database, recipe: Recipe, caller: Caller) -> Recipe:
@@ -47,15 +47,17 @@ def with_own_latest(database: Database, recipe: Recipe, caller: Caller) -> Recip
         changes = {}
         for section, field, key in _NAME_RUNS:
             noun = getattr(experiment, section)
-            found = _LATEST.match((noun and getattr(noun, field)) or "")
-            if found is None or (section == "serve" and not (found["rest"] or "").startswith("/")):  # a registered model's name
+            found = _LATEST.fullmatch((noun and getattr(noun, field)) or "")
+            if found is None or (
+                section == "serve" and "/" not in found[1]
+            ):  # so a registered model is named
                 continue
             try:
                 run = resolve_run(database, "latest", which, caller.own)
             except NotFoundError as error:
                 mistakes.append((("experiments", name, section, key), error))
                 continue
-            changes[section] = noun.model_copy(update={field: f"{run}{found['rest'] or ''}"})
+            changes[section] = noun.model_copy(update={field: f"{run}{found[1]}"})
         experiments[name] = experiment.model_copy(update=changes)
     if mistakes:
         raise recipe.refused(mistakes)

@@ -62,6 +62,7 @@ class BudgetLeft:
         used_usd: what it has spent of late, and has set aside: who has the least comes first.
         left_usd, runs, usd_per_hour: what is left of each limit.
         limit_usd, limit_usd_per_hour: of the month and per hour, also of what is taken.
+        raising: who gives more for the month, and how, for people.
     """
 
     who: str
@@ -71,6 +72,7 @@ class BudgetLeft:
     usd_per_hour: float = math.inf
     limit_usd: float = math.inf
     limit_usd_per_hour: float = math.inf
+    raising: str = ""
 
     def excess(self, wanted: Request) -> str:
         """How a run is beyond a limit itself, which was lowered while it waited, in words; or empty."""
@@ -90,14 +92,15 @@ class BudgetLeft:
         if wanted.most_usd and ledger.micro(wanted.most_usd) > _micro(self.left_usd):
             return (
                 f"{dollars(wanted.most_usd)} of the month's budget: {self.who} has "
-                f"{dollars(max(0.0, self.left_usd))} left"
+                f"{dollars(max(0.0, self.left_usd))} left of {dollars(self.limit_usd)}"
+                + (f", and {self.raising}" if self.raising else "")
             )
         if self.runs < 1:
             return f"the end of a run: {self.who} has as many as may go on at once"
         if wanted.usd_per_hour and ledger.micro(wanted.usd_per_hour) > _micro(self.usd_per_hour):
             return (
                 f"{dollars(wanted.usd_per_hour)} per hour: {self.who} has "
-                f"{dollars(max(0.0, self.usd_per_hour))} left"
+                f"{dollars(max(0.0, self.usd_per_hour))} left of {dollars(self.limit_usd_per_hour)}"
             )
         return ""
 
@@ -383,6 +386,7 @@ def _left_of(budget: TeamBudget, used_usd: float) -> BudgetLeft:
         math.inf if budget.usd_per_hour is None else budget.usd_per_hour,
         math.inf if budget.monthly_usd is None else budget.monthly_usd,
         math.inf if budget.usd_per_hour is None else budget.usd_per_hour,
+        budget.raising,
     )
 
 
@@ -402,13 +406,14 @@ def _check_ever(budget: TeamBudget, most_usd: float | None, usd_per_hour: float)
     if most_usd is None:
         budget.admit(None)
         return
-    for limit, wanted, what in (
-        (budget.monthly_usd, most_usd, ""),
-        (budget.usd_per_hour, usd_per_hour, " per hour"),
+    per_hour = "an admin raises it: `trainmaster team create TEAM --usd-per-hour AMOUNT`, or `PUT /budgets`"
+    for limit, wanted, what, raising in (
+        (budget.monthly_usd, most_usd, "", budget.raising),
+        (budget.usd_per_hour, usd_per_hour, " per hour", per_hour),
     ):
         if limit is not None and ledger.micro(wanted) > ledger.micro(limit):
             raise OverBudgetError(
                 f"this run may cost {dollars(wanted)}{what}, "
                 f"and the limit of {budget.who} is {dollars(limit)}{what}",
-                "It can never start. Set a lower cap, take smaller machines, or have the limit raised.",
+                f"It can never start. Lower its cap, or take smaller machines; else {raising}.",
             )

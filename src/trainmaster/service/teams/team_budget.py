@@ -151,6 +151,18 @@ class TeamBudget(Told):
         """The verb for `who`."""
         return "have" if self.team == ALL else "has"
 
+    @property
+    def raising(self) -> str:
+        """Who gives more for the month, and how.
+
+        >>> TeamBudget("red", None, 0.0, 0.0).raising
+        'an admin raises it: `trainmaster budget --team red --monthly AMOUNT`'
+        """
+        if self.team == OWNER:
+            return "`trainmaster budget --monthly AMOUNT` raises it"
+        team = f"'{ALL}'" if self.team == ALL else self.team
+        return f"an admin raises it: `trainmaster budget --team {team} --monthly AMOUNT`"
+
     def admit(self, most_usd: float | None) -> None:
         """Refuse a run that may cost so much; None if the amount is unknown.
 
@@ -166,14 +178,13 @@ class TeamBudget(Told):
                 "Set `budget.total` in the recipe (`--set 'budget.total=$5'`), or \"max_usd\" by REST.",
             )
         if ledger.micro(most_usd) > ledger.micro(self.left_usd):
-            left_usd = max(0.0, self.left_usd)
+            waits = "" if self.team == OWNER else ", or have it wait (`run --queue`)"
             raise OverBudgetError(
-                f"this run may cost {dollars(most_usd)}, and {self.who} {self.has} {dollars(left_usd)} left "
-                f"of {dollars(self.monthly_usd or 0.0)} this month "
-                f"({dollars(self.spent_usd)} spent, {dollars(self.reserved_usd)} reserved)",
-                "Set a lower cap, or raise it: `trainmaster budget --monthly`."
-                if self.team == OWNER
-                else "Have it wait for that (`run --queue`), set a lower cap, or have the budget raised.",
+                f"this run may cost {dollars(most_usd)}, and this month's budget of {self.who} has "
+                f"{dollars(max(0.0, self.left_usd))} left of {dollars(self.monthly_usd or 0.0)}: "
+                f"{dollars(self.spent_usd)} spent, {dollars(self.reserved_usd)} reserved for runs that go on",
+                f"Lower its cap{waits}; else {self.raising}. "
+                f"`trainmaster cost --by {'team' if self.team == ALL else 'run'}` says what used it.",
             )
 
     def as_dict(self) -> dict[str, Any]:

@@ -54,9 +54,10 @@ class WalletBalance(Told):
         if ledger.micro(more_usd) > ledger.micro(self.left_usd):
             raise OverBudgetError(
                 f"this run may cost {dollars(most_usd)}, and the wallet {self.wallet!r} has "
-                f"{dollars(max(0.0, self.left_usd))} left of {dollars(self.at_most_usd)} "
-                f"({dollars(self.spent_usd)} spent, {dollars(self.reserved_usd)} set aside)",
-                "Lower the cap (`budget.total`, max_usd), take smaller machines, or wait for a run to end.",
+                f"{dollars(max(0.0, self.left_usd))} left of {dollars(self.at_most_usd)}: "
+                f"{dollars(self.spent_usd)} spent, {dollars(self.reserved_usd)} set aside for other runs",
+                "Lower its cap (`budget.total`, max_usd), or wait for a run to end; else who made the wallet "
+                "gives another with more: `token create NAME --at-most`, or at home `mcp --at-most`.",
             )
 
     def as_dict(self) -> dict[str, Any]:

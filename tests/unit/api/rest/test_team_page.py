@@ -243,3 +243,8 @@ def test_a_budget_says_what_is_left_or_by_how_much_it_is_passed(office):
     new = AcceptedRun("r-1", "r", "{}", "r.yaml", "aws", "code", "file:///s", [("main", 1)])
     database.put_cost(database.create_run(new, now), 11.5, now)
     assert "$2.50 beyond $9.00" in owner.text()
+    for monthly_usd, looks in ((11.5, "is-bad"), (14.3, "is-near"), (14.5, "done")):
+        set_budget(database, None, {"monthly_usd": monthly_usd}, now)
+        for page in ("/team", "/"):
+            bar = re.search(r'% spent.*?"whole".*?<rect class="(.*?)"', owner.text(page))
+            assert bar[1] == looks, (page, monthly_usd)

@@ -57,9 +57,12 @@ def test_what_was_spent_and_what_is_promised_counts(database):
 
 def test_what_does_not_fit_is_not_accepted(database):
     run(database, "fits", 60.0)
-    with pytest.raises(OverBudgetError, match=r"team red has \$40.00 left of \$100.00 this month") as caught:
+    with pytest.raises(OverBudgetError, match=r"budget of team red has \$40.00 left of \$100.00: ") as caught:
         run(database, "does-not", 40.01)
-    assert caught.value.hint.startswith("Have it wait for that"), "a line of its own"
+    assert caught.value.hint == (
+        "Lower its cap, or have it wait (`run --queue`); else an admin raises it: "
+        "`trainmaster budget --team red --monthly AMOUNT`. `trainmaster cost --by run` says what used it."
+    )
     assert not database.has_run("does-not")
     with pytest.raises(UsageError, match="nobody can say"):
         run(database, "endless", None)
@@ -120,8 +123,16 @@ def test_a_refusal_has_the_numbers():
     budget = TeamBudget("red", 100.0, 60.0, 30.0)
     budget.admit(10.0)
     budget.admit(0.0)
-    with pytest.raises(OverBudgetError, match=r"may cost \$10.01, and team red has \$10.00 left of \$100.00"):
+    numbers = (
+        r"may cost \$10.01, and this month's budget of team red has \$10.00 left of \$100.00: "
+        r"\$60.00 spent, \$30.00 reserved for runs that go on"
+    )
+    with pytest.raises(OverBudgetError, match=numbers):
         budget.admit(10.01)
+    for team, who, how in (("", "the owner of the home", " "), ("*", "all teams together", " --team '*' ")):
+        with pytest.raises(OverBudgetError, match=f"budget of {who} has") as caught:
+            TeamBudget(team, 1.0, 0.0, 0.0).admit(2.0)
+        assert f"`trainmaster budget{how}--monthly AMOUNT`" in caught.value.hint
     with pytest.raises(UsageError, match="nobody can say"):
         budget.admit(None)
     TeamBudget("blue", None, 1e6, 0.0).admit(None)
