@@ -49,7 +49,7 @@ from trainmaster.service.uploads.code_uploads import CodeUploads
 from trainmaster.service.uploads.git_code import GitCode
 from trainmaster.service.users.caller import Caller
 from trainmaster.spec.configuration import configured_rows
-from trainmaster.spec.errors import RecipeError, TrainmasterError, UsageError, fails_as
+from trainmaster.spec.errors import TrainmasterError, UsageError, fails_as
 from trainmaster.spec.model_reference import ModelReference
 from trainmaster.spec.parts import parted
 from trainmaster.spec.recipe_source import own_configuration
@@ -308,10 +308,8 @@ def estimate(request: Request, state: State, caller: Submitter, form: Filled) ->
             made = quote_in_places(settled, seen, state.places)
         else:
             made = seen.quote_of(settled, seen.quote_settled)
-    except RecipeError as error:  # of what it starts from, and of its place: nothing else has looked at them
+    except TrainmasterError as error:  # what it starts from, and its place: nothing else has looked at them
         why = mistakes_of(error, caller)
-    except TrainmasterError as error:
-        why = str(error.args[0]).splitlines()
     return page(request, "estimate.html", made=made, why=why, cap=form.budget)
 
 

@@ -14,6 +14,7 @@ from starlette.background import BackgroundTask
 from trainmaster.api.rest.state import Reader, Runs, State, Submitter
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.submissions import RunRequest
+from trainmaster.service.models.starting_models import with_versions
 from trainmaster.service.runs.comparison import recipe_diff
 from trainmaster.service.runs.highlights import TaskLine
 from trainmaster.service.runs.run_details import MAX_TOLD_TASKS, RunDetails
@@ -311,7 +312,8 @@ def send_again(
         if act == "run":
             asked = RunRequest(recipe, code, None, amount)
             return begin(request, state, caller, asked, key_of(key, asked))
-        state.submissions.read(caller, RunRequest(recipe, code))
+        wanted = state.submissions.read(caller, RunRequest(recipe, code))
+        with_versions(state.service.of_team(caller.team or None), wanted)
     except TrainmasterError as error:
         problem = error
     mistakes = mistakes_of(problem, caller)

@@ -99,7 +99,7 @@ def begin(served):
     home, database = served.service.home, served.service.database
     runs = tables.run
     changes = [
-        runs.update().values(store_url=home.store_url),
+        runs.update().values(store_url=home.store_url, code_path=str(home.root / "saved")),
         runs.update().where(runs.c.id == "job-red").values(submitted_by="u", labels='{"name": "mine"}'),
         runs.update().where(runs.c.id == "job-own").values(submitted_by="o"),
     ]
@@ -167,6 +167,12 @@ def test_who_fills_in_a_checkpoint_that_is_not_there_is_told_before_it_is_sent(s
         recipe = beginning(run, "lab")
         return served.ask("red-user", "POST", "/new/estimate", data={"recipe": recipe}).text.strip()
 
+    def told_again(run):
+        typed, part = {"recipe": beginning(run, "lab")}, {"HX-Request": "true"}
+        return served.ask("red-user", "POST", "/runs/job-red/again", data=typed, headers=part).text
+
+    said = "there is no run &#39;job-red-6&#39;"
+    assert [said in told_again(run) for run in ("job-red-6", "job-red")] == [True, False]
     assert told("job-red-6") == "No estimate: line 6, column 24: there is no run &#39;job-red-6&#39;."
     served.run("job-red-8", "red")
     change = tables.run.update().where(tables.run.c.id == "job-red-8").values(state="RUNNING")
