@@ -47,9 +47,11 @@ def compare(found: TeamRuns, runs: Sequence[str]) -> dict[str, Any]:
 
     Returns:
         ``metrics`` (all names, each with its goal), ``runs``: of each its state, time and cost, ``best`` (of
-        each metric the ``value`` and where) and ``tasks`` (parameters and best values), and ``diffs``: how
-        the recipe of each run differs from that of the first one, as ``lines`` of a unified diff, and its
-        code, as `code_changes` tells it; None if one of both is not here (another server has it alone).
+        each metric the ``value`` and where), ``tasks`` (parameters and best values) and ``inputs`` (by
+        experiment, see `inputs_of`), and ``diffs``: how the recipe of each run differs from that of the first
+        one, as ``lines`` of a unified diff, its ``code``, as `code_changes` tells it (None if one of both is
+        not here: another server has it alone), and its ``inputs``: of each that differs ``experiment``,
+        ``name``, ``before`` and ``after``, None where there is none.
 
     Raises:
         NotFoundError: one is not there, or not the caller's to see.
@@ -72,8 +74,9 @@ def compare(found: TeamRuns, runs: Sequence[str]) -> dict[str, Any]:
                 "run": run,
                 "lines": recipe_diff(recipes[0], recipe, ids[0], run),
                 "code": _code_changes(found, rows[0], row),
+                "inputs": _input_changes(compared[0]["inputs"], its["inputs"]),
             }
-            for run, row, recipe in zip(ids[1:], rows[1:], recipes[1:], strict=True)
+            for run, row, recipe, its in zip(ids[1:], rows[1:], recipes[1:], compared[1:], strict=True)
         ],
     }
 
@@ -85,6 +88,25 @@ def _code_changes(found: TeamRuns, before: RowMapping, after: RowMapping) -> lis
     old, new = (found.code(row["id"]) for row in (before, after))
     recipes = {_sent(row).encode() for row in (before, after)} - {b""}
     return code_changes(old, new, recipes) if old and new else None
+
+
+def _input_changes(
+    before: Mapping[str, Mapping[str, str]], after: Mapping[str, Mapping[str, str]]
+) -> list[dict[str, str | None]]:
+    """Which inputs differ, by experiment.
+
+    >>> _input_changes({"t": {"data.x": "volume x@1"}}, {"t": {"data.x": "volume x@2"}})
+    [{'experiment': 't', 'name': 'data.x', 'before': 'volume x@1', 'after': 'volume x@2'}]
+    """
+    found: list[dict[str, str | None]] = []
+    for experiment in dict.fromkeys((*before, *after)):
+        old, new = before.get(experiment, {}), after.get(experiment, {})
+        found += (
+            {"experiment": experiment, "name": name, "before": old.get(name), "after": new.get(name)}
+            for name in dict.fromkeys((*old, *new))
+            if old.get(name) != new.get(name)
+        )
+    return found
 
 
 def _sent(row: RowMapping) -> str:
@@ -128,6 +150,7 @@ def _run(found: TeamRuns, run: str) -> dict[str, Any]:
         "goals": goals,
         "best": best,
         "tasks": list(tasks.values()),
+        "inputs": found.details(run).inputs(),
     }
 
 

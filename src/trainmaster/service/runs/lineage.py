@@ -1,8 +1,9 @@
-"""`lineage`: what a model was made of."""
+"""`lineage`: what a model was made of; `inputs_of`: what a run began with."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +13,16 @@ from trainmaster.db import queries
 from trainmaster.db.run_facts import facts_of
 from trainmaster.db.workflow_rows import started_by
 from trainmaster.service.runs.stored_recipe import stored_recipe
-from trainmaster.spec.errors import TrainmasterError, UsageError
+from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.facts import Fact
 from trainmaster.spec.redaction import redacted
 
 if TYPE_CHECKING:
+    from sqlalchemy.engine import RowMapping
+
     from trainmaster.control.task.layout import Home
     from trainmaster.service.open_home import OpenHome
+    from trainmaster.spec import Experiment
 
 
 def lineage(opened: OpenHome, run: str, experiment: str, task: int) -> dict[str, Any]:
@@ -32,19 +36,64 @@ def lineage(opened: OpenHome, run: str, experiment: str, task: int) -> dict[str,
         ``made_by``, if a task of a run has pushed that version: the run; and ``workflow``: ``workflow``,
         ``trigger`` and ``cause`` of what started the run, or None.
     """
-    from trainmaster.control.attempt.data_sources import BUILT_IN_PREFIX, volume_url
+    from trainmaster.control.attempt.data_sources import volume_url
 
     database = opened.database
     row = database.run_row(run)
     recipe = stored_recipe(row)
     facts = facts_of(database, run)
-    try:  # what an earlier Trainmaster found out lies in files there, and nowhere else
-        here = opened.home_of(run)
-    except UsageError:
-        here = None
-    before = [] if here is None else _volumes_seen_before(here, run)
-    data = []
-    for name, source in recipe.experiments[experiment].data.items():
+    here = opened.home_if_here(run)  # where an earlier Trainmaster wrote some of it
+    data = list(_data(row, recipe.experiments[experiment], facts, here))
+    for each in data:
+        if each["kind"] != "volume":
+            continue
+        named = recipe.experiments[experiment].data[each["name"]].volume or ""
+        if made_by := _made_by(volume_url(named, row["store_url"])):
+            each["made_by"] = made_by
+    attempts = [each["number"] for each in queries.attempts(database, run, experiment, task)]
+    noted = facts.get((Fact.ENVIRONMENT, experiment))
+    environment = None if noted is None else json.loads(noted)
+    if environment is None and here is not None:
+        environment = environment_noted_before(here, run, experiment)
+    return {
+        "code": Path(row["code_path"]).name,
+        "seed": recipe.seed,
+        "attempt": max(attempts, default=None),
+        "data": data,
+        "workflow": started_by(database, run),
+        "environment": environment,
+    }
+
+
+def inputs_of(opened: OpenHome, run: str) -> dict[str, dict[str, str]]:
+    """What each experiment of a run began with, in the versions that it has had; if it had anything.
+
+    Returns:
+        By experiment: ``data.NAME`` (its kind and source, as of `lineage`), ``checkpoint`` and ``search``
+        (``RUN/EXPERIMENT/TASK@NUMBER`` and ``RUN/EXPERIMENT@TASKS`` of the earlier run).
+    """
+    row, facts = opened.database.run_row(run), facts_of(opened.database, run)
+    here = opened.home_if_here(run)
+    found = {}
+    for name, experiment in stored_recipe(row).experiments.items():
+        data = _data(row, experiment, facts, here)
+        its = {f"data.{each['name']}": f"{each['kind']} {each['source']}" for each in data}
+        if experiment.beginning is not None:
+            its["checkpoint"] = str(experiment.beginning)
+        if experiment.search is not None and experiment.search.earlier is not None:
+            its["search"] = str(experiment.search.earlier)
+        if its:
+            found[name] = its
+    return found
+
+
+def _data(
+    row: RowMapping, experiment: Experiment, facts: Mapping[tuple[Fact, str], str], here: Home | None
+) -> Iterator[dict[str, Any]]:
+    from trainmaster.control.attempt.data_sources import BUILT_IN_PREFIX, volume_url
+
+    before = [] if here is None else _volumes_seen_before(here, row["id"])
+    for name, source in experiment.data.items():
         kind, text = next(
             (kind, value)
             for kind, value in (
@@ -61,23 +110,7 @@ def lineage(opened: OpenHome, run: str, experiment: str, task: int) -> dict[str,
             of_old = (uri for uri in before if uri.rpartition("@")[0] in (place, place.rpartition("@")[0]))
             known = facts.get((Fact.VOLUME, text)) or next(of_old, text)
             text = text if known.startswith(BUILT_IN_PREFIX) else known
-        found = {"name": name, "kind": kind, "source": redacted(text)}
-        if kind == "volume" and (made_by := _made_by(volume_url(text, row["store_url"]))):
-            found["made_by"] = made_by
-        data.append(found)
-    attempts = [each["number"] for each in queries.attempts(database, run, experiment, task)]
-    noted = facts.get((Fact.ENVIRONMENT, experiment))
-    environment = None if noted is None else json.loads(noted)
-    if environment is None and here is not None:
-        environment = environment_noted_before(here, run, experiment)
-    return {
-        "code": Path(row["code_path"]).name,
-        "seed": recipe.seed,
-        "attempt": max(attempts, default=None),
-        "data": data,
-        "workflow": started_by(database, run),
-        "environment": environment,
-    }
+        yield {"name": name, "kind": kind, "source": redacted(text)}
 
 
 def _made_by(uri: str) -> str:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import queries
-from trainmaster.service.runs.lineage import lineage
+from trainmaster.service.runs.lineage import inputs_of, lineage
 from trainmaster.service.runs.stored_recipe import experiments_in_all_sizes, stored_recipe
 from trainmaster.service.runs.task_places import TaskPlaces
 from trainmaster.spec import Recipe
@@ -101,6 +101,10 @@ class RunDetails:
     def lineage(self, experiment: str, task: int) -> dict[str, Any]:
         """What a model of it was made of; see `lineage`."""
         return lineage(self._service, self._run, experiment, task)
+
+    def inputs(self) -> dict[str, dict[str, str]]:
+        """What its experiments began with; see `inputs_of`."""
+        return inputs_of(self._service, self._run)
 
     def members(self) -> list[str]:
         """Names of all that write logs, such as ``worker-0``."""

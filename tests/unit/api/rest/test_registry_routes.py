@@ -7,6 +7,7 @@ import re
 import pytest
 
 from trainmaster.artifacts import CheckpointSeries
+from trainmaster.cli.compare import compared_lines
 from trainmaster.db import tables
 from trainmaster.service.driving.submissions import Submissions
 from trainmaster.service.runs.run_names import owner_of
@@ -226,6 +227,41 @@ def test_a_search_goes_on_with_one_that_its_team_sees_and_that_fits(served, begi
     answer = served.ask(who, "POST", "/api/v1/runs", json={"recipe": recipe, "max_usd": 1})
     assert answer.status_code == 422
     assert said in answer.json()["mistakes"][0]["message"]
+
+
+def test_runs_that_began_with_other_versions_say_so_beside_each_other(served):
+    text = (
+        "name: job\nexperiments:\n  main:\n    command: 'true'\n    checkpoint: {from: job-0}\n"
+        "    data: {x: {volume: digits}, w: {model: ferns@production}, y: {volume: same}}\n"
+    )
+    recipe = Recipe.from_text(text, directory=served.service.home.root)
+    main = recipe.experiments["main"]
+    for number, run in enumerate(("job-red-21", "job-red-22"), 1):
+        data = {**main.data, "w": main.data["w"].model_copy(update={"model": f"ferns@{number}"})}
+        checkpoint = main.checkpoint.model_copy(update={"begins_with": f"job-0/main/0@{number}"})
+        its = recipe.model_copy(
+            update={"experiments": {"main": main.model_copy(update={"data": data, "checkpoint": checkpoint})}}
+        )
+        served.run(run, "red")
+        fact = {"run_id": run, "kind": "volume", "name": "digits", "value": f"s3://b/digits@{number}"}
+        changes = [
+            tables.run.update().where(tables.run.c.id == run).values(recipe=its.model_dump_json()),
+            tables.run_fact.insert().values(fact),
+        ]
+        served.service.database.write(lambda connection, _, all=changes: [*map(connection.execute, all)])
+    asked = "compare?run=job-red-21&run=job-red-22"
+    found = served.ask("red-read", "GET", f"/api/v1/{asked}").json()
+    assert found["runs"][0]["inputs"]["main"]["data.y"] == "volume same"
+    (diff,) = found["diffs"]
+    assert [(each["name"], each["before"], each["after"]) for each in diff["inputs"]] == [
+        ("data.x", "volume s3://b/digits@1", "volume s3://b/digits@2"),
+        ("data.w", "model ferns@1", "model ferns@2"),
+        ("checkpoint", "job-0/main/0@1", "job-0/main/0@2"),
+    ]
+    shown = compared_lines(found, [])
+    assert "main has data.x volume s3://b/digits@2, not volume s3://b/digits@1" in shown
+    page = served.ask("red-read", "GET", f"/{asked}").text
+    assert "<td>job-0/main/0@1</td><td>job-0/main/0@2</td>" in page
 
 
 def test_a_search_that_goes_on_has_a_link_to_which(served):

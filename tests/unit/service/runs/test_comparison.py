@@ -40,6 +40,7 @@ def runs(tmp_path):
         row=rows.__getitem__,
         status=lambda run: {"run": run, **status},
         metrics=lambda *_, **__: [],
+        details=lambda _: SimpleNamespace(inputs=dict),
     )
 
 
