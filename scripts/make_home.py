@@ -1,8 +1,8 @@
 """``tests/integration/homes/REVISION.tar.gz``: a home as the released code of a commit leaves it.
 
 ``python scripts/make_home.py REVISION COMMIT``, once before a schema's next revision is released; REVISION is
-the schema's. The home has a run that ended, one whose machine lost its power in the middle, and one that was
-cancelled while the object store was away, so that its model is kept in the home.
+the schema's. The home has a run that ended, a search that ended, one of each whose machine lost its power in
+the middle, and one that was cancelled while the object store was away, so that its model is kept in the home.
 """
 
 from __future__ import annotations
@@ -50,6 +50,30 @@ experiments:
     command: [python3 train.py {arguments}]
     checkpoint: {{every: 1s}}
 """
+#: Of a search that is cut off the fourth task waits; the first three have shown what they are worth.
+TRIAL = """\
+import json, os, pathlib, sys, time
+x = float(sys.argv[1])
+with open(os.environ["TRAINMASTER_METRICS"], "a") as stream:
+    stream.write(json.dumps({"step": 1, "loss": (x - 0.3) ** 2}) + "\\n")
+if sys.argv[2:] == ["wait"] and [os.environ[f"TRAINMASTER_{n}"] for n in ("TASK", "ATTEMPT")] == ["3", "1"]:
+    pathlib.Path("WAITS").touch()
+    while True:
+        time.sleep(1)
+(pathlib.Path(os.environ["TRAINMASTER_OUTPUT_DIR"]) / "weights").write_text(f"{x}\\n")
+"""
+SWEEP = """\
+name: {name}
+seed: 7
+experiments:
+  tune:
+    command: python3 trial.py {{{{x}}}} {arguments}
+    parameters: {{x: {{range: 0-1}}}}
+    samples: 6
+    hardware: {{cpus: 1}}
+    workers: 1
+    search: {{metric: loss, goal: min, sampler: tpe}}
+"""
 
 
 def main() -> None:
@@ -71,14 +95,22 @@ def main() -> None:
     work = PLACE / "work"
     (work / "train.py").write_text(SCRIPT.replace("STORE", str(PLACE / "other")))
     (work / "ended.yaml").write_text(RECIPE.format(name="ended", arguments="5"))
+    (work / "trial.py").write_text(TRIAL.replace("WAITS", str(PLACE / "waits")))
+    (work / "searched.yaml").write_text(SWEEP.format(name="searched", arguments=""))
+    (work / "searching.yaml").write_text(SWEEP.format(name="searching", arguments="wait"))
     (work / "interrupted.yaml").write_text(RECIPE.format(name="interrupted", arguments="6 wait"))
-    subprocess.run([*command, "ended.yaml"], cwd=work, env=environment, check=True)
+    for recipe in ("ended.yaml", "searched.yaml"):
+        subprocess.run([*command, recipe], cwd=work, env=environment, check=True)
     _keep_a_model(command[:-1], work, environment | {"TRAINMASTER_STORE": f"file://{PLACE / 'other'}"})
-    with subprocess.Popen([*command, "interrupted.yaml"], cwd=work, env=environment) as driver:
-        try:
-            _wait_for_checkpoint()
-        finally:
-            _lose_power(driver.pid)
+    cut_off = ("interrupted.yaml", "searching.yaml")
+    drivers = [subprocess.Popen([*command, recipe], cwd=work, env=environment) for recipe in cut_off]
+    try:
+        _wait_for("home/**/checkpoints/interrupted-*/**/manifest.json")
+        _wait_for("waits")
+    finally:
+        _lose_power(*(driver.pid for driver in drivers))
+        for driver in drivers:
+            driver.wait()
     HOMES.mkdir(exist_ok=True)
     with tarfile.open(HOMES / f"{revision}.tar.gz", "w:gz") as tar:
         for name in ("home", "work", "other"):
@@ -88,11 +120,11 @@ def main() -> None:
     print(f"{HOMES / revision}.tar.gz: {(HOMES / f'{revision}.tar.gz').stat().st_size} bytes")
 
 
-def _wait_for_checkpoint() -> None:
+def _wait_for(pattern: str) -> None:
     deadline = time.monotonic() + _PATIENCE_S
-    while not any((PLACE / "home").glob("**/checkpoints/interrupted-*/**/manifest.json")):
+    while not any(PLACE.glob(pattern)):
         if time.monotonic() > deadline:
-            sys.exit(f"no checkpoint after {_PATIENCE_S:.0f} s")
+            sys.exit(f"no {pattern} after {_PATIENCE_S:.0f} s")
         time.sleep(0.1)
 
 
@@ -115,10 +147,10 @@ def _keep_a_model(command: list[str], work: Path, environment: dict[str, str]) -
     (PLACE / "other.away").rename(PLACE / "other")
 
 
-def _lose_power(driver: int) -> None:
+def _lose_power(*drivers: int) -> None:
     """Kill all that knows the home; those first that would write down that members end."""
     home = str(PLACE / "home").encode()
-    found = [(0, driver)]
+    found = [(0, driver) for driver in drivers]
     for directory in Path("/proc").iterdir():
         try:
             command, variables = ((directory / name).read_bytes() for name in ("cmdline", "environ"))

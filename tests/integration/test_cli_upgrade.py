@@ -49,6 +49,12 @@ def measurements(home: Path) -> list[tuple[object, ...]]:
         return database.execute("SELECT * FROM measurement").fetchall()
 
 
+def reports(tm, run: str) -> list[dict[str, object]]:
+    """What the tasks of a search have reported, in their order."""
+    found = tm.call("metrics", "export", run, "--json").json["reports"]
+    return sorted(found, key=lambda row: row["task"])
+
+
 def test_every_schema_has_its_home():
     schemas = Path(__file__).parents[1] / "unit/db/released"
     assert {path.name.partition(".")[0] for path in schemas.glob("*.sql")} == set(REVISIONS)
@@ -90,6 +96,21 @@ def test_a_home_of_an_older_version(tm, revision):
     tm.call("models", "save", "kept")
     (model,) = tm.call("models", "kept", "--json").json["models"]
     assert model["metrics"] == {"step": 4, "loss": 0.25}
+
+    before = [row for row in reports(tm, "searching") if row["task"] < 3]
+    assert len(before) == 3
+    assert tm.call("resume", "searching", "--json").json["reason"] == "SUCCEEDED"
+    assert reports(tm, "searching")[:3] == before, "what was tried stays tried"
+    token = tm.call("token", "create", "ci", "--scopes", "admin", "--json").json["token"]
+    server = RunningServer(tm.start, token)
+    server.start()
+    for name in ("searched", "searching"):
+        search = tm.call("status", name, "--json").json["experiments"]["tune"]
+        best = min(reports(tm, name), key=lambda row: row["loss"])
+        assert search["tasks"]["succeeded"] == 6
+        assert search["best"]["task"] == best["task"]
+        with server.open("GET", f"/runs/{runs[name]['run']}/sweeps") as page:
+            assert f"in task {best['task']}:" in re.sub("<.*?>", "", page.read().decode())
 
     again = tm.call("run", "ended.yaml", "--json").json
     assert again["reason"] == "SUCCEEDED"
