@@ -2,7 +2,9 @@
 
 `python benchmarks/time_to_accuracy.py` prints JSON. Of each of the 200 curves of `learning_curves.py` a
 quarter is shown, and two targets are asked for: a share, drawn, of what the rest gains, .2 to 1.25 of it.
-The prior is learnt from one half of the families and the other half is scored, then the other way round.
+Of 123 public curves, too, but only up to what they came to: most runs ended when they were good enough.
+The prior is learnt from one half of the families and the other half is scored, then the other way round;
+`--prior own` learns from no public curve.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import random
 import statistics
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +25,7 @@ from learning_curves import FAMILIES, FILE
 
 from trainmaster.advisor.model import learning_curve
 from trainmaster.advisor.model.learning_curve import (
+    LEAST_REPORTS,
     PRIOR,
     WIDE,
     CurvePrior,
@@ -31,25 +35,30 @@ from trainmaster.advisor.model.learning_curve import (
 )
 from trainmaster.sweeps import Goal, Pruner, Trial, TrialState, pruner_class
 
-#: Every second family, so that each half has networks and trees, and of metrics each kind.
-HALVES = (tuple(FAMILIES)[::2], tuple(FAMILIES)[1::2])
+PUBLIC = Path(__file__).parent / "replay" / "data" / "public_curves.json"
 CUTS = (0.1, 0.25, 0.5)
 
 
-def curves() -> list[dict[str, Any]]:
-    return json.loads(FILE.read_text())
+def curves(file: Path = FILE) -> list[dict[str, Any]]:
+    return json.loads(file.read_text())
+
+
+def halves(some: list[dict[str, Any]]) -> tuple[list[str], list[str]]:
+    """Every second family, so that each half has networks and trees, and of metrics each kind."""
+    families = list(dict.fromkeys(curve["family"] for curve in some))
+    return families[::2], families[1::2]
 
 
 def more_is_better(curve: dict[str, Any]) -> bool:
     return curve["metric"] == "accuracy"
 
 
-def targets(curve: dict[str, Any], shown: int, each: int = 2) -> list[float]:
-    """That are not reached by what is shown."""
+def targets(curve: dict[str, Any], shown: int, farthest: float, each: int = 2) -> list[float]:
+    """That are not reached by what is shown; at most so much of what the rest gains."""
     rng = random.Random(f"{curve['family']} {curve['number']}")
     best = max if more_is_better(curve) else min
     now, end = best(curve["values"][:shown]), best(curve["values"])
-    wanted = [now + rng.uniform(0.2, 1.25) * (end - now) for _ in range(each)]
+    wanted = [now + rng.uniform(0.2, farthest) * (end - now) for _ in range(each)]
     return [aim for aim in wanted if best(aim, now) != now]
 
 
@@ -220,54 +229,67 @@ def sweeps(every: list[dict[str, Any]], priors: dict[str, CurvePrior], orders: i
     }
 
 
-def main() -> None:
-    args = options(__doc__, share=25, prior="learnt")
-    every = curves()
-    rows: list[dict[str, Any]] = []
-    took = []
-    priors: dict[str, CurvePrior] = {}
-    for held, other in (HALVES, HALVES[::-1]):
-        prior = (
-            learnt([c for c in every if c["family"] in other])
-            if args.prior == "learnt"
-            else {"wide": WIDE, "shipped": PRIOR}[args.prior]
-        )
-        priors |= dict.fromkeys(held, prior)
-        for curve in (c for c in every if c["family"] in held):
-            shown = len(curve["at"]) * args.share // 100
-            for aim in targets(curve, shown):
-                began = time.process_time()
-                found = forecast_curve(
-                    curve["at"][:shown],
-                    curve["values"][:shown],
-                    aim,
-                    more_is_better=more_is_better(curve),
-                    prior=prior,
-                )
-                took.append(time.process_time() - began)
-                last = curve["at"][shown - 1]
-                rows.append(
-                    {
-                        "family": curve["family"],
-                        "truth": truth(curve, aim),
-                        "shown": last,
-                        "end": curve["at"][-1],
-                        "ours": tuple(found.quantile(q) for q in (0.05, 0.5, 0.95)),
-                        "power law": power_law(curve, shown, aim),
-                        "last value": (math.inf,) * 3,
-                    }
-                )
-    result: dict[str, Any] = {
-        "curves": len(every),
+def asked(some: list[dict[str, Any]], share: int, priors: dict[str, CurvePrior]) -> list[dict[str, Any]]:
+    """What each says of each target, and what came; public runs may have ended before the farthest ones."""
+    rows = []
+    for curve in some:
+        shown = max(LEAST_REPORTS, -(-len(curve["at"]) * share // 100))
+        for aim in targets(curve, shown, 1.0 if "source" in curve else 1.25):
+            began = time.process_time()
+            found = forecast_curve(
+                curve["at"][:shown],
+                curve["values"][:shown],
+                aim,
+                more_is_better=more_is_better(curve),
+                prior=priors[curve["family"]],
+            )
+            rows.append(
+                {
+                    "family": curve["family"],
+                    "truth": truth(curve, aim),
+                    "shown": curve["at"][shown - 1],
+                    "end": curve["at"][-1],
+                    "cpu_s": time.process_time() - began,
+                    "ours": tuple(found.quantile(q) for q in (0.05, 0.5, 0.95)),
+                    "power law": power_law(curve, shown, aim),
+                    "last value": (math.inf,) * 3,
+                }
+            )
+    return rows
+
+
+def judged(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    families = dict.fromkeys(row["family"] for row in rows)
+    return {
         "targets": len(rows),
         "reached": sum(math.isfinite(row["truth"]) for row in rows),
-        "cpu_ms_each": round(1000 * statistics.median(took), 1),
         **{who: scored(rows, who) for who in ("ours", "power law", "last value")},
         "families": {
-            name: scored([row for row in rows if row["family"] == name], "ours") for name in FAMILIES
+            name: scored([row for row in rows if row["family"] == name], "ours") for name in families
         },
-        "sweeps": sweeps(every, priors),
-        "prior_of_all": asdict(learnt(every)),
+    }
+
+
+def main() -> None:
+    args = options(__doc__, share=25, prior="learnt")
+    own, public = curves(), curves(PUBLIC)
+    halves_of = halves(own), halves(public)
+    fixed = {"wide": WIDE, "shipped": PRIOR}.get(args.prior)
+    teachers = own if args.prior == "own" else own + public
+    priors: dict[str, CurvePrior] = {}
+    for side in (0, 1):
+        held, others = ({name for pair in halves_of for name in pair[n]} for n in (side, 1 - side))
+        prior = fixed or learnt([curve for curve in teachers if curve["family"] in others])
+        priors |= dict.fromkeys(held, prior)
+    rows, public_rows = asked(own, args.share, priors), asked(public, args.share, priors)
+    result: dict[str, Any] = {
+        "curves": len(own),
+        "public_curves": len(public),
+        "cpu_ms_each": round(1000 * statistics.median(row["cpu_s"] for row in rows), 1),
+        **judged(rows),
+        "public": judged(public_rows),
+        "sweeps": sweeps(own, priors),
+        "prior_of_all": asdict(learnt(own + public)),
     }
     report("time_to_accuracy", result)
 

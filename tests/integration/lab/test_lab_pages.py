@@ -61,7 +61,7 @@ def test_a_member_of_a_team_on_a_phone_trains_a_wheel_on_a_rented_machine(
     rented = {"provider": "lab", "region": "us-east-1", "instance": "m4.xlarge"}
     quote = sends_and_quotes(page, server.url, wheel(tmp_path), **rented)
     said = page.locator("main").inner_text()
-    assert "Nothing is known of this job yet." in said
+    assert "Nothing is known of this job yet" in said
     assert "Measure first: m4.xlarge" in said
     run = runs_what_is_quoted(page)
     names = {"run": run, "quote": quote, "upload": "0" * 32}
