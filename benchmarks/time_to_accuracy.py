@@ -3,8 +3,8 @@
 `python benchmarks/time_to_accuracy.py` prints JSON. Of each of the 200 curves of `learning_curves.py` a
 quarter is shown, and two targets are asked for: a share, drawn, of what the rest gains, .2 to 1.25 of it.
 Of 123 public curves, too, but only up to what they came to: most runs ended when they were good enough.
-The prior is learnt from one half of the families and the other half is scored, then the other way round;
-`--prior own` learns from no public curve.
+The prior is learnt from one half of the own families and the other half is scored, then the other way round;
+public curves are scored by what all own ones teach. `--prior both` learns from public curves, too.
 """
 
 from __future__ import annotations
@@ -273,14 +273,13 @@ def judged(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     args = options(__doc__, share=25, prior="learnt")
     own, public = curves(), curves(PUBLIC)
-    halves_of = halves(own), halves(public)
     fixed = {"wide": WIDE, "shipped": PRIOR}.get(args.prior)
-    teachers = own if args.prior == "own" else own + public
-    priors: dict[str, CurvePrior] = {}
+    is_both = args.prior == "both"
+    priors = dict.fromkeys((curve["family"] for curve in public), fixed or learnt(own))
     for side in (0, 1):
-        held, others = ({name for pair in halves_of for name in pair[n]} for n in (side, 1 - side))
-        prior = fixed or learnt([curve for curve in teachers if curve["family"] in others])
-        priors |= dict.fromkeys(held, prior)
+        held, others = ({*halves(own)[n], *(halves(public)[n] if is_both else ())} for n in (side, 1 - side))
+        teachers = [curve for curve in own + public if curve["family"] in others]
+        priors |= dict.fromkeys(held, fixed or learnt(teachers))
     rows, public_rows = asked(own, args.share, priors), asked(public, args.share, priors)
     result: dict[str, Any] = {
         "curves": len(own),
@@ -289,7 +288,7 @@ def main() -> None:
         **judged(rows),
         "public": judged(public_rows),
         "sweeps": sweeps(own, priors),
-        "prior_of_all": asdict(learnt(own + public)),
+        "prior_of_all": asdict(learnt(own + public if is_both else own)),
     }
     report("time_to_accuracy", result)
 
