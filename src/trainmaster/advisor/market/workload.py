@@ -36,6 +36,16 @@ class Length:
     epochs: int
     local_batch: int | None
 
+    def after(self, steps: int) -> Length:
+        """What is left after so many.
+
+        >>> Length(300, 3, 32).after(200)
+        Length(steps=100, epochs=1, local_batch=32)
+        """
+        every = self.steps or steps + 1
+        left = max(every - steps, 1)
+        return Length(left, max(round(self.epochs * left / every), 1), self.local_batch)
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -152,6 +162,12 @@ class Workload:
             most=length.steps,
         )
         return replace(self, target=belief)
+
+    def begun(self, steps: int) -> Workload:
+        """The same without steps that a checkpoint has done; one at least is left."""
+        if not steps or not self.has_length:
+            return self
+        return replace(self, lengths={n: each.after(steps) for n, each in self.lengths.items()})
 
     def global_batch(self, workers: int, length: Length) -> float | None:
         """Examples of a step of all workers; where each goes its own way, of one."""

@@ -28,7 +28,7 @@ MOST_STEP_DOUBT: Final = math.sqrt(math.log(2))
 _P5_SIGMA: Final = 1.645
 #: What of a measurement is not told.
 _SILENT: Final = (
-    "code_lines", "numbers", "curve", "startup_doubt", "work_doubt", "wanted", "load", "as_seen",
+    "code_lines", "numbers", "curve", "startup_doubt", "work_doubt", "wanted", "load", "begun_at", "as_seen",
 )  # fmt: skip
 
 
@@ -200,6 +200,7 @@ class Measurement(Told):
         load: of the machine as a measurement began that is no run; those of runs are kept with them.
         startup_doubt: about the start at the load of now, where it was seen at another; see `LoadCorrection`.
         work_doubt: the same about the steps, or the whole of it.
+        begun_at: number of the step that it went on from, of a checkpoint, if it counts on; else 0.
         as_seen: this, before it was told for another load; None if it was not.
     """
 
@@ -231,6 +232,7 @@ class Measurement(Told):
     load: float | None = None
     startup_doubt: float = 0.0
     work_doubt: float = 0.0
+    begun_at: int = 0
     as_seen: Measurement | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -116,6 +116,8 @@ class StepTrace:
         self._last: tuple[float, float, float | None] | None = None
         self._crossed = False
         self._unseen: float | None = None
+        self._head: float | None = None
+        self._gap: float | None = None
         self._known: Steady | None = None
         self._known_at = -1
         self._changes = 0
@@ -149,6 +151,19 @@ class StepTrace:
     def steps_done(self) -> float:
         """Steps that the attempt has made, also those before the first observation."""
         return self._done_first() + self._intervals.steps
+
+    @property
+    def begun_at(self) -> float:
+        """The number of steps that were done before the attempt, if it counts on from a checkpoint.
+
+        >>> trace = StepTrace()
+        >>> for step in (290, 300, 310):
+        ...     trace.add(0.1 * step, step)
+        >>> trace.begun_at
+        280.0
+        """
+        head, gap = self._head or 0.0, self._gap or 1.0
+        return head - gap if head > 1.5 * gap else 0.0
 
     def steps_at(self, time_s: float) -> float:
         """Steps from the first observation to that moment, in between as if they were regular."""
@@ -184,12 +199,14 @@ class StepTrace:
             self._first = (time_s, reading.count)
             self._last = (time_s, reading.count, reading.examples)
             self._crossed, self._unseen = False, None
+            self._head, self._gap = reading.count, None
             return
         self._crossed |= reading.crossed
         before_s, count, seen = self._last
         steps = reading.count - count
         if steps <= 0:
             return
+        self._gap = self._gap or steps
         done = None if seen is None or reading.examples is None else reading.examples - seen
         if time_s == before_s:  # the same look
             self._intervals.widen(steps, done, self._crossed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -63,6 +64,19 @@ class Doing:
 
     ended: int = 0
     running: tuple[RunningTask, ...] = ()
+
+    def begun(self, share: float) -> Doing:
+        """The same where such a share of each task's steps was done before it began.
+
+        >>> Doing(0, (RunningTask(1.0, 0.75),)).begun(0.5).running[0].share
+        0.5
+        """
+        left = max(1 - share, 1e-9)
+        of_these = [
+            each if each.share is None else replace(each, share=max(each.share - share, 0.0) / left)
+            for each in self.running
+        ]
+        return replace(self, running=tuple(of_these))
 
 
 @dataclass(frozen=True, slots=True)

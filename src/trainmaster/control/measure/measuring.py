@@ -132,6 +132,7 @@ def measurement_of(
         curve=curve_of(experiment, aimed, trace.steps_done if trace is not None else 0.0) if aimed else None,
         held=held,
         wanted=wanted_cores(list(counted)),
+        begun_at=round(trace.begun_at) if trace is not None and point is not None else 0,
     )
 
 

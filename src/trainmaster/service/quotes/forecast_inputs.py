@@ -17,7 +17,7 @@ from trainmaster.cluster.renting.requirements import Needs
 from trainmaster.control.task.gangs import slots_of
 from trainmaster.dataclass import dataclass, field
 from trainmaster.service.quotes.steadiness import share_done
-from trainmaster.service.quotes.worker_counts import workload_of
+from trainmaster.service.quotes.worker_counts import begun_at, workload_of
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.states import State
 
@@ -271,6 +271,10 @@ def forecast_inputs(
         ends = (plays or {}).get(name, ())
         workload = workload_of(experiment, recipe.seed, at_once=at_once, curves=seen, plays=ends)
         how_far = _with_ends(experiment, how_far, workload.target)
+        if done := begun_at(experiment, measured[name][0] or measured[name][1]):
+            steps = workload.lengths[min(workload.lengths)].steps
+            how_far = how_far.begun(done / steps) if steps else how_far
+            workload = workload.begun(done)
         if rented is not None and rented.were_several(name):
             spread_out.add(name)
             several = _in_places(

@@ -101,6 +101,8 @@ def as_long(
         lengths: see `lengths_seen`.
     """
     had = measured.numbers
+    if measured.begun_at and had is not None and had.get(BEGUN) != numbers.get(BEGUN):
+        measured = replace(measured, begun_at=0)
     if measured.duration_s is None or had is None or had == numbers:
         return measured
     if had.get(BEGUN) != numbers.get(BEGUN):

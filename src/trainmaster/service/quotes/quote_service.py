@@ -47,7 +47,12 @@ from trainmaster.service.quotes.prices import Prices
 from trainmaster.service.quotes.quote_options import QuoteOptions, types_in
 from trainmaster.service.quotes.quote_record import keeping_words, limit_notes, run_end_s
 from trainmaster.service.quotes.warm_machines import WarmMachines
-from trainmaster.service.quotes.worker_counts import allowed_workers, quoted_workload, with_workers
+from trainmaster.service.quotes.worker_counts import (
+    allowed_workers,
+    begun_at,
+    quoted_workload,
+    with_workers,
+)
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import ProviderError, UsageError
@@ -420,6 +425,11 @@ class Quoter:
             *limit_notes(recipe, quote.time_s, quote.cost_usd, quote.end_usd, quote.experiments),
             *quote.notes,
             *self._jobs.notes,
+            *(
+                f"{name} goes on after step {done:,}: its checkpoint has done those"
+                for name, each in known.items()
+                if (done := begun_at(recipe.experiments[name], each.seen))
+            ),
             *filter(None, (e.until_caveat for name, e in recipe.experiments.items() if _untold(quote, name))),
             *self._waits(catalogue),
             *filter(None, (phases[n].words(one.cluster.worker) for n, one in quote.experiments.items())),
@@ -474,6 +484,7 @@ class Quoter:
 
         experiment = recipe.experiments[name]
         workload = quoted_workload(recipe, experiment, options, known.curves, self._jobs.plays.get(name, ()))
+        workload = workload.begun(begun_at(experiment, known.seen))
         if known.model is not None and not workload.has_length:
             known = known.as_whole_tasks() or known  # see `why_no_length`
         return Subject(workload, known, known.fingerprint)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import log
 from statistics import mean, pstdev
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.advisor.market.workload import Workload
-from trainmaster.advisor.model.measurement import SeenCurve
+from trainmaster.advisor.model.measurement import Measurement, SeenCurve
 from trainmaster.cluster.renting.requirements import Needs
 from trainmaster.spec import Experiment, Hardware, Recipe
 from trainmaster.spec.log_normal import LogNormal
@@ -64,6 +64,20 @@ def workload_of(
     if played:
         spread = pstdev([log(mean(play)) for play in all_plays])
     return replace(found, trained=LogNormal(share, spread), plays=all_plays) if share < 1 else found
+
+
+def begun_at(experiment: Experiment, measured: Iterable[Measurement]) -> int:
+    """Steps that the checkpoint which an experiment begins with has done, as its attempts counted on; else 0.
+
+    A target may be reached at any step: then it is 0, too.
+
+    Args:
+        experiment: of the recipe.
+        measured: attempts at it; one that went on from a later checkpoint of its own says nothing.
+    """
+    if experiment.beginning is None or experiment.ends_at is not None:
+        return 0
+    return min((each.begun_at for each in measured if each.point is not None), default=0)
 
 
 def quoted_workload(

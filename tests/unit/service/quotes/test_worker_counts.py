@@ -6,8 +6,11 @@ import json
 
 import pytest
 
-from trainmaster.service.quotes.worker_counts import workload_of
-from trainmaster.spec import read_recipe
+from trainmaster.advisor.model.measurement import Measurement, Point
+from trainmaster.service.quotes.fingerprint import BEGUN
+from trainmaster.service.quotes.job_numbers import as_long
+from trainmaster.service.quotes.worker_counts import begun_at, workload_of
+from trainmaster.spec import Strategy, read_recipe
 
 
 @pytest.mark.parametrize(
@@ -54,3 +57,32 @@ def test_what_was_seen_of_a_pruner_that_cannot_be_played_leaves_a_doubt(tmp_path
     experiment = read_recipe(path).experiments["main"]
     unseen, once = (workload_of(experiment, 0, plays=[(1.0, 1.0, 0.2, 0.1)] * n).trained for n in (0, 1))
     assert unseen.spread > once.spread > 0.1
+
+
+def test_what_a_checkpoint_has_done_is_not_counted_once_an_attempt_has_shown_it(tmp_path):
+    def experiment(**keys):
+        main = {"command": "train", "steps": 400, "checkpoint": {"every": "1m", "from": "line-1/main/0@3"}}
+        path = tmp_path / "recipe.yaml"
+        path.write_text(json.dumps({"name": "job", "experiments": {"main": main | keys}}))
+        return read_recipe(path).experiments["main"]
+
+    def attempt(at):
+        return Measurement(Point(Strategy.ALLREDUCE, 1, step_time_s=0.02), begun_at=at)
+
+    again = [attempt(280), attempt(350)]  # the second one went on from a checkpoint of its own
+    assert begun_at(experiment(), again) == 280
+    assert begun_at(experiment(), []) == begun_at(experiment(), [attempt(0), *again]) == 0
+    assert begun_at(experiment(checkpoint={"every": "1m"}), again) == 0
+    target = {"target": {"metric": "loss", "at_most": 0.1}}
+    assert begun_at(experiment(**target), again) == 0, "a target may be reached at any step"
+    assert workload_of(experiment(), 0).begun(280).lengths[1].steps == 120
+    assert workload_of(experiment(), 0).begun(500).lengths[1].steps == 1
+
+
+def test_another_checkpoint_has_done_another_number_of_steps():
+    measured = Measurement(
+        Point(Strategy.ALLREDUCE, 1, step_time_s=0.02), begun_at=280, numbers={"steps": 400.0, BEGUN: 1.0}
+    )
+    assert as_long(measured, {"steps": 800.0, BEGUN: 1.0}).begun_at == 280
+    assert as_long(measured, {"steps": 400.0, BEGUN: 2.0}).begun_at == 0
+    assert as_long(measured, {"steps": 400.0}).begun_at == 0
