@@ -65,4 +65,6 @@ def test_verbs_options_and_runs(tm, offered):
         assert "versions" in offered("trainmaster volume ver")
         assert "fsck" in offered("trainmaster models fs")
         assert run in offered("trainmaster logs jo")
+        tm.call("label", run, "name=baseline")
+        assert "baseline" in offered("trainmaster logs bas")
     assert run in offered("trainmaster status ")

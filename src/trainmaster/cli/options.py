@@ -28,7 +28,7 @@ def run_ids(incomplete: str) -> list[str]:
             from trainmaster.service import Service
 
             rows = Service(home).runs(_RUNS)["runs"]
-            names = dict.fromkeys(row["labels"]["name"] for row in rows if row["labels"].get("name"))
+            names = dict.fromkeys(filter(None, (row.get("labels", {}).get("name") for row in rows)))
             found = [*(row["run"] for row in rows), *names]
     return [run for run in (*found, *(["latest"] * bool(found))) if run.startswith(incomplete)]
 

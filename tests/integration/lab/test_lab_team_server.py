@@ -263,7 +263,7 @@ def test_a_team_is_kept_to_its_promises_while_machines_and_processes_are_lost(
         )
     team.limit(5.5)
     refused = team.call("run", recipe, "--yes", code=1)
-    assert "may cost $5.00, and team vision has $0." in refused.stderr, refused.stderr
+    assert "may cost $5.00, and this month's budget of team vision has $0." in refused.stderr, refused.stderr
     second = json.loads(team.call("run", recipe, "--yes", "--queue", "--detach", "--json").stdout)["run"]
     assert "of the month's budget: team vision has $0." in team.call("status", second).stdout
 
