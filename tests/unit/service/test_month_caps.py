@@ -149,7 +149,10 @@ def begin(home, most_usd, text="experiments: {main: {command: 'true'}}\n", **how
 def test_a_home_without_a_server_has_a_month_s_budget_too(home):
     run, left_usd = begin(home, 15.0)
     assert left_usd == 5.0
-    with pytest.raises(OverBudgetError, match=r"may cost \$6.00, and the owner of the home has \$5.00 left"):
+    with pytest.raises(
+        OverBudgetError,
+        match=r"may cost \$6.00, and .* of the owner of the home has \$5.00 left",
+    ):
         begin(home, 6.0)
     with pytest.raises(UsageError, match="nobody can say what this run may cost") as unknown:
         begin(home, None)
@@ -170,7 +173,10 @@ def test_a_short_run_has_set_aside_what_its_machines_need_from_start_to_end(home
     monkeypatch.setattr(Offer, "plans", (ONE_MACHINE,))
     assert begin(home, 0.01)[1] == pytest.approx(20 - 0.33, abs=0.005)
     assert begin(home, 19.4)[1] < 0.3
-    with pytest.raises(OverBudgetError, match=r"may cost \$0.33, and the owner of the home has \$0.27 left"):
+    with pytest.raises(
+        OverBudgetError,
+        match=r"may cost \$0.33, and .* of the owner of the home has \$0.27 left",
+    ):
         begin(home, 0.01)
 
 
@@ -273,7 +279,10 @@ def test_a_run_that_ended_at_its_cap_goes_on_with_more(home, monkeypatch):
         home.take_run(run, max_usd=1.9)
     with pytest.raises(UsageError, match="no amount"):
         home.take_run(run, max_usd=float("nan"))
-    with pytest.raises(OverBudgetError, match=r"may cost \$38.20, and the owner of the home has \$18.20"):
+    with pytest.raises(
+        OverBudgetError,
+        match=r"may cost \$38.20, and .* of the owner of the home has \$18.20",
+    ):
         home.take_run(run, max_usd=40.0)
     assert home.status(run).state == "DONE", "nothing was changed"
     assert home.take_run(run, max_usd=3.0).run == run
