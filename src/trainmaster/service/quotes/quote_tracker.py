@@ -28,6 +28,7 @@ from trainmaster.service.quotes.steadiness import (
     SHOWN_AFTER_S,
     Trained,
     are_steady,
+    has_outlived,
     has_trained,
     is_at_its_end,
     is_upset,
@@ -483,8 +484,11 @@ class QuoteTracker:
                     )  # fmt: skip
                     promise = QuoteRecord(kind, now, found.time_s, found.cost_usd, found.measurements)
                     time_s = promise.time_s
-                    is_apt = matters(time_s.p50, elapsed) and time_s.p95 <= widest * time_s.p50
-                    self._done.put((promise, found) if is_apt or kind != "binding" else NotKnown())
+                    is_told = {
+                        "binding": matters(time_s.p50, elapsed) and time_s.p95 <= widest * time_s.p50,
+                        "estimate": not has_outlived(time_s.p50, elapsed),
+                    }
+                    self._done.put((promise, found) if is_told.get(kind, True) else NotKnown())
                 except Exception as error:  # noqa: BLE001 - told where it is collected
                     self._done.put(error)
                 time.sleep(_REST * (time.thread_time() - begun_s))

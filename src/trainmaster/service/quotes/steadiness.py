@@ -23,6 +23,8 @@ _SHORT_SHARE: Final = 1 / 6
 #: Of a short run a quote that is wider than this (p95 by median) is put off: each second makes it narrower.
 NARROW: Final = 1.25
 _SHARE_TO_WAIT_FOR: Final = 0.4
+#: An estimate that leaves less than this share of what a run has taken is of another kind of run.
+_LITTLE_MORE: Final = 0.2
 #: It is made at the latest when steady steps were measured for so long, or for such a share.
 _ENOUGH_S: Final = 30.0
 _ENOUGH_SHARE: Final = 0.35
@@ -140,6 +142,19 @@ def matters(time_s: float, elapsed_s: float) -> bool:
         elapsed_s: that it has taken.
     """
     return time_s - elapsed_s >= max(LEAST_LEFT_S, LEAST_LEFT_SHARE * time_s)
+
+
+def has_outlived(time_s: float, elapsed_s: float) -> bool:
+    """Whether a run goes on when it should be over, so that what is known of such runs is not true of it.
+
+    >>> has_outlived(1.3, 1.1), has_outlived(3.7, 1.1)
+    (True, False)
+
+    Args:
+        time_s: that it should take in all; what is late is given a little more.
+        elapsed_s: that it has taken.
+    """
+    return time_s - elapsed_s < _LITTLE_MORE * elapsed_s
 
 
 def has_trained(trained_s: float, share: float | None) -> bool:
