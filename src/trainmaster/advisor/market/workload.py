@@ -163,6 +163,11 @@ class Workload:
         )
         return replace(self, target=belief)
 
+    @property
+    def fewest_steps(self) -> int:
+        """Of all numbers of workers; 0 if the recipe does not say."""
+        return min((length.steps or 0 for length in self.lengths.values()), default=0)
+
     def begun(self, steps: int) -> Workload:
         """The same without steps that a checkpoint has done; one at least is left."""
         if not steps or not self.has_length:

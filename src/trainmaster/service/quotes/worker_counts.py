@@ -69,7 +69,8 @@ def workload_of(
 def begun_at(experiment: Experiment, measured: Iterable[Measurement]) -> int:
     """Steps that the checkpoint which an experiment begins with has done, as its attempts counted on; else 0.
 
-    A target may be reached at any step: then it is 0, too.
+    A target may be reached at any step: then it is 0, too. So it is where ``steps`` are not more than it has
+    done: the script may make as many again.
 
     Args:
         experiment: of the recipe.
@@ -77,7 +78,8 @@ def begun_at(experiment: Experiment, measured: Iterable[Measurement]) -> int:
     """
     if experiment.beginning is None or experiment.ends_at is not None:
         return 0
-    return min((each.begun_at for each in measured if each.point is not None), default=0)
+    done = min((each.begun_at for each in measured if each.point is not None), default=0)
+    return done if done < Workload.of(experiment, 0).fewest_steps else 0
 
 
 def quoted_workload(

@@ -75,6 +75,7 @@ def test_what_a_checkpoint_has_done_is_not_counted_once_an_attempt_has_shown_it(
     assert begun_at(experiment(checkpoint={"every": "1m"}), again) == 0
     target = {"target": {"metric": "loss", "at_most": 0.1}}
     assert begun_at(experiment(**target), again) == 0, "a target may be reached at any step"
+    assert begun_at(experiment(steps=280), again) == 0, "it makes 280 more"
     assert workload_of(experiment(), 0).begun(280).lengths[1].steps == 120
     assert workload_of(experiment(), 0).begun(500).lengths[1].steps == 1
 
