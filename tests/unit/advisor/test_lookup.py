@@ -155,6 +155,7 @@ def test_a_price_moves_the_choice_to_fewer_workers():
         (("--batch", 8, "--max-usd", "inf"), "max_usd: found inf"),
         (("--batch", 8, "--rule", "beauty"), "Take one of lookup, carried, model"),
         (("--batch", 8, "--alpha", 0), "are 0"),
+        (("--batch", 64000, "--max-workers", 10**23), "1 to 1000"),
         (("--batch", 64000, "--rule", "lookup", "--max-workers", 1), "2 machines or more"),
         (("--batch", 8, "--table", "none.csv"), "none.csv: cannot be read"),
     ],

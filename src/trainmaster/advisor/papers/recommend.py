@@ -33,6 +33,8 @@ RULES: Final = {
 _CLOSE_MS: Final = 0.5
 _CLOSE: Final = 0.05
 _MOST_MS: Final = 60_000.0
+#: Of machines that are compared: each costs a millisecond of a processor.
+MOST_WORKERS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Wish:
         usd_per_hour: price of the first machine, the second, ...; the last is that of all others, too.
         max_usd_per_hour: what all machines may cost an hour; None is no cap.
         max_usd: what all machines may cost for that time (C in the paper's table 1); None is no cap.
-        max_workers: None for as many as were measured.
+        max_workers: at most `MOST_WORKERS`; None for as many as were measured.
         rule: of `RULES`.
     """
 
@@ -77,7 +79,7 @@ class Wish:
             ("beta", 0, math.inf),
             ("max_usd_per_hour", 0, math.inf),
             ("max_usd", 0, math.inf),
-            ("max_workers", 1, math.inf),
+            ("max_workers", 1, MOST_WORKERS),
         ):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and least <= value <= most):

@@ -8,7 +8,7 @@ from fastapi import Query
 from pydantic import BaseModel, Field
 
 from trainmaster.advisor.papers.measured_table import EPOCH_STEPS, MOST_BYTES, PUBLISHED, MeasuredTable
-from trainmaster.advisor.papers.recommend import Wish
+from trainmaster.advisor.papers.recommend import MOST_WORKERS, Wish
 from trainmaster.advisor.papers.recommend import recommend as recommended
 from trainmaster.api.rest.bodies import Body
 from trainmaster.api.rest.state import Reader, Routes, Runs
@@ -69,7 +69,7 @@ class Question(Body):
     usd_per_hour: list[float] = Field([], max_length=1000, description="of the machines, one by one")
     max_usd_per_hour: float | None = Field(None, ge=0, description="of all machines")
     max_usd: float | None = Field(None, ge=0, description="of all machines, for these epochs")
-    max_workers: int | None = Field(None, ge=1, le=1000)
+    max_workers: int | None = Field(None, ge=1, le=MOST_WORKERS)
 
     def wish(self) -> Wish:
         """As the recommender has it."""
