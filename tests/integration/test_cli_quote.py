@@ -163,6 +163,11 @@ def test_own_measurements_need_neither_a_profile_nor_the_script(tm):
     assert one.json["step_time_s"]["p50"] == pytest.approx(
         steps[one.json["cluster"]["worker"]["processes"]], rel=0.15
     )
+    assert not any("does not fit now" in each for each in one.json["warnings"])
+    tm.call("budget", "--monthly", "$0.01")
+    warnings = " ".join(quote(tm, recipe, "--measurements", points).json["warnings"])
+    assert "it does not fit now: this run may cost $" in warnings
+    assert "this month's budget of the owner of the home has $0.01 left of $0.01" in warnings
     points.write_text(header + "main,allreduce,1,1,64,-3,p3.2xlarge\n")
     refused = quote(tm, recipe, "--measurements", points, code=2)
     assert "points.csv:2: step_time_s" in refused.err

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.dataclass import dataclass
+from trainmaster.db.ledger import ALL
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
@@ -169,7 +170,23 @@ class RunPlanner:
         self._has_measured, tell = False, _once(self._tell)
         settled = self._settled(recipe, seen, tell)
         made = self._quote_settled(settled, options, seen, tell)
-        return self._settled_again(recipe, settled, made, options, tell)
+        made = self._settled_again(recipe, settled, made, options, tell)
+        return replace(made, notes=(*made.notes, *self._beyond_month(recipe, made)))
+
+    def _beyond_month(self, recipe: Recipe, made: Quote) -> Iterator[str]:
+        """That a run of this quote would be refused now, as it does not fit in a month's budget."""
+        from trainmaster.service.quotes.quote_record import most_usd
+        from trainmaster.service.teams.team_budget import OWNER, Budgets, OverBudgetError
+
+        most, database = most_usd(made.cost_usd and made.cost_usd.p95, recipe), self._service.database
+        if not most:
+            return
+        found = Budgets(database.read, database.clock_s())
+        for budget in (found[self._service.team or OWNER], found[ALL]):
+            try:
+                budget.admit(most)
+            except OverBudgetError as short:
+                yield f"it does not fit now: {short.args[0]}"
 
     def _settled_again(
         self,

@@ -32,7 +32,7 @@ OF_A_PERSON: Final = "it ends when whoever works in it does"
 NO_LENGTH: Final = (
     "its recipe has no length: set `steps`, or `epochs` with `examples` and `batch`, or run it to its end"
 )
-NOT_MEASURED: Final = "nothing was measured before (`trainmaster quote` does so on this machine)"
+NOT_MEASURED: Final = "nothing was measured before (`trainmaster quote` does so, or says what that costs)"
 NO_END: Final = "it is a service, and has no end: `trainmaster run` says what it costs per hour"
 
 

@@ -63,6 +63,7 @@ class BudgetLeft:
         left_usd, runs, usd_per_hour: what is left of each limit.
         limit_usd, limit_usd_per_hour: of the month and per hour, also of what is taken.
         raising: who gives more for the month, and how, for people.
+        has: the verb for ``who``.
     """
 
     who: str
@@ -73,6 +74,7 @@ class BudgetLeft:
     limit_usd: float = math.inf
     limit_usd_per_hour: float = math.inf
     raising: str = ""
+    has: str = "has"
 
     def excess(self, wanted: Request) -> str:
         """How a run is beyond a limit itself, which was lowered while it waited, in words; or empty."""
@@ -91,15 +93,15 @@ class BudgetLeft:
         """What a run waits for, in words; empty if it may start."""
         if wanted.most_usd and ledger.micro(wanted.most_usd) > _micro(self.left_usd):
             return (
-                f"{dollars(wanted.most_usd)} of the month's budget: {self.who} has "
+                f"{dollars(wanted.most_usd)} of the month's budget: {self.who} {self.has} "
                 f"{dollars(max(0.0, self.left_usd))} left of {dollars(self.limit_usd)}"
                 + (f", and {self.raising}" if self.raising else "")
             )
         if self.runs < 1:
-            return f"the end of a run: {self.who} has as many as may go on at once"
+            return f"the end of a run: {self.who} {self.has} as many as may go on at once"
         if wanted.usd_per_hour and ledger.micro(wanted.usd_per_hour) > _micro(self.usd_per_hour):
             return (
-                f"{dollars(wanted.usd_per_hour)} per hour: {self.who} has "
+                f"{dollars(wanted.usd_per_hour)} per hour: {self.who} {self.has} "
                 f"{dollars(max(0.0, self.usd_per_hour))} left of {dollars(self.limit_usd_per_hour)}"
             )
         return ""
@@ -387,6 +389,7 @@ def _left_of(budget: TeamBudget, used_usd: float) -> BudgetLeft:
         math.inf if budget.monthly_usd is None else budget.monthly_usd,
         math.inf if budget.usd_per_hour is None else budget.usd_per_hour,
         budget.raising,
+        budget.has,
     )
 
 

@@ -313,7 +313,7 @@ def test_a_run_that_waits_can_be_ended(office):
     ("whose", "limit", "why"),
     [
         ("red", {"runs_at_once": 1}, "the end of a run: team red"),
-        (ALL, {"usd_per_hour": 0.5}, r"\$0.30 per hour: all teams together has \$0.20 left"),
+        (ALL, {"usd_per_hour": 0.5}, r"\$0.30 per hour: all teams together have \$0.20 left"),
     ],
 )
 def test_to_go_on_is_no_way_around_limits_of_what_goes_on_at_once(office, whose, limit, why):
