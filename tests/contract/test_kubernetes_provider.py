@@ -10,9 +10,11 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +207,32 @@ def test_a_pod_that_has_to_go_may_save(bench: KubernetesBench) -> None:
     assert leaving.leaves_at is not None
     (gone,) = _until(lambda: [each for each in provider.nodes("one") if each.state is NodeState.GONE])
     assert gone.reason
+
+
+def test_why_a_pod_goes_is_known_to_its_end(bench: KubernetesBench, monkeypatch: Any) -> None:
+    """Events are forgotten before the pod of a lost node is, of which nothing but its deletion is told."""
+    provider, all_of = bench.provider(), KubeApi.all
+    provider.acquire("one", bench.request())
+    (node,) = _until(lambda: [each for each in provider.nodes("one") if each.state is NodeState.READY])
+    events = [{"reason": "NodeNotReady", "message": "Node is not ready"}]
+
+    def told(api: KubeApi, what: str, **more: Any) -> Any:
+        if what == "events":
+            return events
+        pods = all_of(api, what, **more)
+        for each in pods:
+            each["metadata"]["deletionTimestamp"] = leaves_at
+        return pods
+
+    leaves_at = datetime.fromtimestamp(time.time(), UTC).isoformat()
+    monkeypatch.setattr(KubeApi, "all", told)
+    (leaving,) = provider.nodes("one")
+    assert (leaving.state, leaving.reason) == (NodeState.LEAVING, "Node is not ready")
+    events, leaves_at = [], datetime.fromtimestamp(time.time() - 60, UTC).isoformat()
+    (gone,) = provider.nodes("one")
+    assert (gone.state, gone.reason) == (NodeState.GONE, "Node is not ready")
+    monkeypatch.undo()
+    provider.release("one", [node.id])
 
 
 def test_a_quota_that_never_suffices_is_refused(bench: KubernetesBench) -> None:

@@ -54,8 +54,10 @@ DISRUPTED = {"type": "DisruptionTarget", "message": "preempted by a more importa
         (waiting("ImagePullBackOff", "2027-01-15T07:00:00Z"), "", NodeState.GONE, "cannot start"),
         (waiting("InvalidImageName"), "", NodeState.GONE, "InvalidImageName"),
         (RUNNING | {"conditions": [DISRUPTED]}, "2027-01-15T08:00:30Z", NodeState.LEAVING, "preempted by"),
-        (RUNNING, "2027-01-15T07:59:50Z", NodeState.LEAVING, "being deleted"),
-        (RUNNING, "2027-01-15T07:58:00Z", NodeState.GONE, "deleted"),
+        (RUNNING, "2027-01-15T07:59:50Z", NodeState.LEAVING, ""),
+        (RUNNING, "2027-01-15T07:58:00Z", NodeState.GONE, ""),
+        (ended(137), "2027-01-15T07:58:00Z", NodeState.GONE, ""),
+        (ended(137, "OOMKilled"), "2027-01-15T07:58:00Z", NodeState.GONE, "memory did not suffice"),
         ({"phase": "Failed", "reason": "Evicted", "message": "low"}, "", NodeState.GONE, "Evicted: low"),
         (EVICTED, "", NodeState.GONE, "of containers 1G; `disk` in the recipe's `hardware` asks for more"),
         (ended(42), "", NodeState.GONE, "not renewed"),
@@ -68,6 +70,7 @@ def test_states(status: dict[str, Any], gone_at: str, expected: NodeState, words
     found, reason = state(status, gone_at)
     assert found is expected
     assert words in reason
+    assert bool(words) is bool(reason)
 
 
 PRESSED = "The node was low on resource: {}. Threshold quantity: 1, available: 0. "

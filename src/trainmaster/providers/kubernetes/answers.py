@@ -29,7 +29,7 @@ class Pod:
 
     Attributes:
         name: of it. cluster, token: that it is for. until: to which it is wanted.
-        state, reason: how far it is.
+        state, reason: how far it is; no reason if it was deleted, and nothing says why.
         address: of it. node: that it is on.
         is_placed: it has a node.
         created_at, started_at: when. leaves_at: when it is ended by force. ended_at: when it has ended.
@@ -202,14 +202,14 @@ def _state(status: Mapping[str, Any], leaves_at: float, now: float) -> tuple[Nod
     phase, container = status.get("phase"), _container(status)
     conditions = {str(each.get("type")): each for each in status.get("conditions") or ()}
     said = " ".join(str(status.get("message") or "").split())
+    why = str((conditions.get("DisruptionTarget") or {}).get("message") or said)
     if phase in ("Succeeded", "Failed") or "terminated" in container:
         ended = container.get("terminated") or {}
-        return NodeState.GONE, _end(str(status.get("reason") or ""), said, ended, _overused(status))
+        words = _end(str(status.get("reason") or ""), said, ended, _overused(status))
+        return NodeState.GONE, words or (why if leaves_at else f"its pod has ended with {_code(ended)}")
     if leaves_at:
-        why = str((conditions.get("DisruptionTarget") or {}).get("message") or said)
-        if phase == "Pending" or now > leaves_at + _GONE_S:
-            return NodeState.GONE, why or "it was deleted"
-        return NodeState.LEAVING, why or "its pod is being deleted"
+        is_gone = phase == "Pending" or now > leaves_at + _GONE_S
+        return NodeState.GONE if is_gone else NodeState.LEAVING, why
     if phase == "Running" and "running" in container:
         return NodeState.READY, ""
     waiting = container.get("waiting") or {}
@@ -245,12 +245,15 @@ using 3Gi, request is 1Gi, has larger consumption of memory. "})
 
 
 def _end(reason: str, said: str, ended: Mapping[str, Any], overused: Overuse | None) -> str:
-    """Why a pod has ended."""
+    """Why a pod has ended; empty where its code says nothing, as that of one that was deleted."""
     if reason:  # Evicted, Preempting, NodeLost, DeadlineExceeded, OutOfcpu
         if overused is Overuse.DISK:
             said = f"{said.rstrip('. ')}; `disk` in the recipe's `hardware` asks for more"
         return f"{reason}: {said}" if said else reason
     if ended.get("reason") == "OOMKilled":
         return "its memory did not suffice (OOMKilled)"
-    code = int(ended.get("exitCode") or 0)
-    return ENDS.get(code, f"its pod has ended with {code}")
+    return ENDS.get(_code(ended), "")
+
+
+def _code(ended: Mapping[str, Any]) -> int:
+    return int(ended.get("exitCode") or 0)

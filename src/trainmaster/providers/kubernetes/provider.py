@@ -354,14 +354,16 @@ class KubernetesProvider(LedgerProvider):
                 started_at=known.started_at or (pod.started_at - ahead_s if pod.started_at else 0.0),
             )
         if pod is None or given_up or pod.state is NodeState.GONE:
-            reason = given_up or (pod.reason if pod else known.reason or "somebody has deleted its pod")
+            reason = given_up or (pod.reason if pod else "") or known.reason or "somebody has deleted its pod"
             ended_at = pod.ended_at - ahead_s if pod and pod.ended_at else self._clock()
             if pod is not None and pod.overused and not known.ended_at:
                 known = replace(known, about={**known.about, _OVERUSED: pod.overused})
             return SeenMachine(NodeState.GONE), known.ended(ended_at, reason)
         if pod.state is NodeState.LEAVING:
+            # What is heard now holds to its end: the events, and then the pod, are forgotten.
             reason = known.reason or self._why(name) or pod.reason
-            return SeenMachine(pod.state, reason, pod.leaves_at - ahead_s), replace(known, reason=reason)
+            words = reason or "its pod is being deleted"
+            return SeenMachine(pod.state, words, pod.leaves_at - ahead_s), replace(known, reason=reason)
         is_queued = pod.state is NodeState.STARTING and bool(pod.reason) and not known.where
         return SeenMachine(pod.state, pod.reason, is_queued=is_queued), known
 

@@ -21,8 +21,8 @@ SCOPES: Final = {
     "read": "see runs, models and logs",
     "run": "send, approve or end runs",
     "infer": "ask models that are served",
-    "manage": "manage the team: its members, tokens and budget",
-    "admin": "do everything, in every team",
+    "manage": "manage the team: its members, tokens, secrets, notifications and audit",
+    "admin": "do what admins do: everything, in every team",
 }
 #: What else a scope allows.
 _IMPLIED: Final = {"admin": ("read", "run", "infer", "manage"), "manage": ("read",)}

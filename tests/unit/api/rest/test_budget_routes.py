@@ -70,6 +70,12 @@ def test_budgets_ledger_and_queue_are_of_what_one_sees(served):
     limits = {"team": "blue", "monthly_usd": 5.0, "runs_at_once": 1}
     assert served.ask("admin", "PUT", "/api/v1/budgets", json=limits).json()["left_usd"] == 5.0
     assert served.ask("admin", "PUT", "/api/v1/budgets", json={"team": "nobody"}).status_code == 404
+    refused = served.ask("red-manage", "PUT", "/api/v1/budgets", json=limits | {"team": "red"})
+    assert refused.status_code == 403
+    assert refused.json()["title"] == "red-manage may not do what admins do: everything, in every team"
+    refused = served.ask("red-run", "PUT", "/api/v1/secrets/X", json={"value": "v"}).json()["title"]
+    assert "its members, tokens, secrets, notifications and audit" in refused
+    assert "budget" not in refused
     for run, most_usd in (("paid", 4.0), ("waits", 3.0)):
         new = AcceptedRun(
             run, "job", "{}", "r.yaml", "aws", "code", "file:///s", [("main", 1)], home_id="elsewhere",
