@@ -178,7 +178,8 @@ class RunPlanner:
         from trainmaster.service.quotes.quote_record import most_usd
         from trainmaster.service.teams.team_budget import OWNER, Budgets, OverBudgetError
 
-        most, database = most_usd(made.cost_usd and made.cost_usd.p95, recipe), self._service.database
+        p95_usd = made.cost_usd.p95 if made.cost_usd is not None else None
+        most, database = most_usd(p95_usd, recipe), self._service.database
         if not most:
             return
         found = Budgets(database.read, database.clock_s())
