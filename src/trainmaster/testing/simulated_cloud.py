@@ -84,7 +84,6 @@ class Instance:
     leaves_at: float | None = None
     told_at: float | None = None
     cut_until: float = 0.0
-    renewed_at: float = 0.0
 
     @property
     def address(self) -> str:
@@ -183,7 +182,7 @@ class Cloud:
     def renew(self, one: Instance, lease_s: float) -> None:
         """Its lease file was written again."""
         is_shorter = self.world.now + lease_s < one.lease_until
-        one.lease_until, one.renewed_at = self.world.now + lease_s, self.world.now
+        one.lease_until = self.world.now + lease_s
         if is_shorter:  # the switch looks every few seconds, not only when the earlier one would be over
             self._watch(one)
 
@@ -261,7 +260,6 @@ class Cloud:
                 ready_at,
                 now + rng.choice((0.0, 0.0, 6.0)),
                 ready_at + float(lease[1]),
-                renewed_at=ready_at,
             )
             self.instances[one.id] = one
             self.world.note(f"{one.id} is rented in {zone} for {tags[CLUSTER_TAG]}")

@@ -12,7 +12,7 @@ from trainmaster.providers.base import Node, NodeState
 
 FACTS = HostFacts(
     home="/home/a", user="a", root="/home/a/.t", os="Debian", kernel="6", arch="x86_64", cpus=2,
-    memory_bytes=1 << 30, available_bytes=1 << 29, disk_bytes=1 << 33, writable=True, gpus=("GPU 0",),
+    memory_bytes=1 << 30, disk_bytes=1 << 33, writable=True, gpus=("GPU 0",),
     pythons=(PythonFacts("/usr/bin/python3", "3.11.2", "cpython", "abi"),),
     have=frozenset({"packages/1", "runtimes/2"}), clock_skew_s=0.0, internet=None, boot="7f3a",
 )  # fmt: skip

@@ -31,7 +31,7 @@ echo "kernel $(uname -r)"
 echo "arch $(uname -m)"
 echo "cpus $(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)"
 while read -r key value rest; do
-  case $key in MemTotal:|MemAvailable:) echo "$key $value";; esac
+  case $key in MemTotal:) echo "$key $value";; esac
 done 2>/dev/null </proc/meminfo
 place=$root
 while [ ! -d "$place" ]; do place=${place%%/*}; [ -n "$place" ] || place=/; done
@@ -92,7 +92,7 @@ class HostFacts:
         home, user: of the login. root: where our things go.
         os, kernel, arch: in their own words.
         cpus: that the login may use.
-        memory_bytes: that it has. available_bytes: that is free.
+        memory_bytes: that it has.
         disk_bytes: free where our things go. writable: whether they can be put there.
         gpus: a line each, as the driver's tool lists them.
         pythons: those that were found, the one of the inventory first.
@@ -111,7 +111,6 @@ class HostFacts:
     arch: str
     cpus: int
     memory_bytes: int
-    available_bytes: int
     disk_bytes: int
     writable: bool
     gpus: tuple[str, ...]
@@ -203,7 +202,6 @@ def parse_facts(said: str, asked_at: float, answered_at: float) -> HostFacts | N
         arch=values["arch"],
         cpus=int(_number(values.get("cpus", ""))),
         memory_bytes=int(_number(values.get("MemTotal:", ""))) << 10,
-        available_bytes=int(_number(values.get("MemAvailable:", ""))) << 10,
         disk_bytes=int(_number(values.get("disk_kb", ""))) << 10,
         writable="writable" in values,
         shared="shared" in values,

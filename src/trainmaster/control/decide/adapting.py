@@ -38,7 +38,6 @@ class Slow:
         machine: which one, for people; empty if none stands out.
         kept: why no other one can be asked for in its place; empty if one can.
         usual_s, step_s: what a step took, and takes.
-        seen_s: for how long that is so.
         left_s: until its last step, at the pace that it has.
         checkpoint_s: age of its newest checkpoint; None without any. every_s: from one to the next.
         machine_s: until another machine is a node, at most.
@@ -53,7 +52,6 @@ class Slow:
     kept: str
     usual_s: float
     step_s: float
-    seen_s: float
     left_s: float
     checkpoint_s: float | None
     every_s: float

@@ -172,7 +172,6 @@ class Adapter:
             return []
         machine = self._machine(attempt, drift.member)
         slow = self._slow(run_state, task, found, machine, drift, now)
-        slow = replace(slow, seen_s=now - since)
         why_not = why_not_replace(slow)
         if why_not or machine is None or loop is None:
             words = drift.on(slow.machine) if machine is not None else drift.words
@@ -249,7 +248,6 @@ class Adapter:
             kept="there is no other machine to go on with",
             usual_s=drift.usual_s,
             step_s=drift.step_s,
-            seen_s=0.0,
             left_s=found.eta_s or 0.0,
             checkpoint_s=None if found.checkpoint_at is None else now - found.checkpoint_at,
             every_s=checkpoints_of(self._recipe.experiments[task.experiment]).every_s,

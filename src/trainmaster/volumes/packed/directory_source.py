@@ -18,7 +18,6 @@ from trainmaster.volumes.packed.push_source import (
     CHANGED_HINT,
     Folder,
     SourceExtras,
-    Survey,
     changed,
     load_pieces,
     stamp_of,
@@ -50,21 +49,21 @@ class DirectorySource:
         self.extras = SourceExtras()
         self._fingerprint = b""
 
-    def survey(self) -> Survey:
-        """Counts files and bytes; waits until a later change would show.
+    def survey(self) -> int:
+        """Counts bytes; waits until a later change would show.
 
         Raises:
             PublishError: a link leads outside, or a directory cannot be read.
         """
         while True:
             links: dict[str, str] = {}
-            file_count, total_bytes, youngest_ns, _ = self._look(links)
+            total_bytes, youngest_ns, _ = self._look(links)
             for path in links:
                 if not link_stays_inside(path, links):
                     raise _outside(f"{self._root}/{path}")
             now_ns = time.time_ns()
             if not now_ns - _SETTLED_NS < youngest_ns <= now_ns:
-                return Survey(file_count, total_bytes)
+                return total_bytes
             time.sleep((_SETTLED_NS - (now_ns - youngest_ns)) / 1e9)
 
     def files(self, limit_bytes: int) -> Iterator[SourceFile]:
@@ -102,29 +101,28 @@ class DirectorySource:
     def confirm(self) -> None:
         """Compares everything with what it was at the survey."""
         before = self._fingerprint
-        _, _, _, youngest = self._look()
+        _, _, youngest = self._look()
         if self._fingerprint != before:
             raise UnstableDirectory(
                 f"{self.label} changed while it was pushed; last of all, {youngest!r} was.", CHANGED_HINT
             )
 
-    def _look(self, links: dict[str, str] | None = None) -> tuple[int, int, int, str]:
+    def _look(self, links: dict[str, str] | None = None) -> tuple[int, int, str]:
         """Counts all there is; keeps a fingerprint of it.
 
         Args:
             links: filled with every symbolic link and its target, if given.
 
         Returns:
-            Files, bytes, the time of the last change, and what changed then.
+            Bytes, the time of the last change, and what changed then.
         """
         digest = hashlib.sha256()
-        file_count = total_bytes = youngest_ns = 0
+        total_bytes = youngest_ns = 0
         youngest = self._root
         tree = Tree(self._root)
         for seen in self._walk():
             status = seen.status
             if stat.S_ISREG(status.st_mode):
-                file_count += 1
                 total_bytes += status.st_size
                 stamp = stamp_of(status)
             else:
@@ -135,7 +133,7 @@ class DirectorySource:
             if status.st_ctime_ns > youngest_ns:
                 youngest_ns, youngest = status.st_ctime_ns, seen.place
         self._fingerprint = digest.digest()
-        return file_count, total_bytes, youngest_ns, youngest
+        return total_bytes, youngest_ns, youngest
 
     def _walk(self) -> Iterator[_ScannedFile]:
         stack = [self._listed("")]

@@ -11,7 +11,7 @@ from trainmaster.objects.object_store import ObjectChangedError, ObjectDetail, O
 from trainmaster.objects.parallel import all_done
 from trainmaster.spec.errors import NotFoundError, PublishError
 from trainmaster.volumes.packed.packing import FilePart, SourceFile
-from trainmaster.volumes.packed.push_source import CHANGED_HINT, SourceExtras, Survey, changed
+from trainmaster.volumes.packed.push_source import CHANGED_HINT, SourceExtras, changed
 
 # Of one chunk; several chunks are loaded at the same time.
 _THREADS = 8
@@ -36,7 +36,7 @@ class ObjectSource:
         self._details: list[ObjectDetail] = []
         self._etags: dict[str, str] = {}
 
-    def survey(self) -> Survey:
+    def survey(self) -> int:
         """Lists them.
 
         Raises:
@@ -63,7 +63,7 @@ class ObjectSource:
                     f"{self.label}: {key!r} cannot be a path in a volume.",
                     "Rename the object; nothing was pushed.",
                 )
-        return Survey(len(self._details), sum(detail.size_bytes for detail in self._details))
+        return sum(detail.size_bytes for detail in self._details)
 
     def files(self, limit_bytes: int) -> Iterator[SourceFile]:
         """Gives the objects in the order of their keys."""

@@ -16,18 +16,6 @@ CHANGED_HINT = (
 )
 
 
-class Survey(NamedTuple):
-    """What is to be pushed, as far as it is known before.
-
-    Attributes:
-        file_count: files, or None.
-        total_bytes: of all files, or None.
-    """
-
-    file_count: int | None
-    total_bytes: int | None
-
-
 class Folder(NamedTuple):
     """A directory of a source."""
 
@@ -67,8 +55,11 @@ class PushSource(Protocol):
     @property
     def extras(self) -> SourceExtras: ...  # noqa: D102
 
-    def survey(self) -> Survey:
+    def survey(self) -> int | None:
         """Looks through it before anything is read.
+
+        Returns:
+            Bytes of all files; None if that is not known before.
 
         Raises:
             PublishError: something in it cannot be pushed.

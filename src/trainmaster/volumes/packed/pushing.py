@@ -95,18 +95,14 @@ class PushProgress:
 
     Attributes:
         total_bytes: of all files; None if that is not known before.
-        total_files: the same for their number.
         done_bytes: packed, whether they had to be sent or not.
-        done_files: files packed.
         sent_bytes: sent to the store.
         archive: of a source that is read as a stream: how many bytes of it were read, and how many
             it has.
     """
 
     total_bytes: int | None = None
-    total_files: int | None = None
     done_bytes: int = 0
-    done_files: int = 0
     sent_bytes: int = 0
     archive: Callable[[], tuple[int, int | None]] | None = None
 
@@ -196,7 +192,7 @@ def push(
     if expect is not None:
         check_expected(store, expect)  # checked again at the end; an early error is better
     check_creates(store)
-    progress.total_files, progress.total_bytes = files.survey()
+    progress.total_bytes = files.survey()
     if isinstance(files, TarStream):
         stream = files
         progress.archive = lambda: stream.bytes_read
@@ -327,7 +323,6 @@ class _Push:
                 first, content = number, chunk.hash_of(position)
             described = (file.path, file.size_bytes, file.mode, file.mtime_ns)
             self.writer.add_file(*described, first, offset, content)
-            self._progress.done_files += 1
         self._progress.done_bytes += sum(piece.length for piece in pieces)
         self._progress.sent_bytes = self.uploader.sent_bytes
 
