@@ -21,10 +21,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from trainmaster.api.port_forward import PortForward, SocketStream
+from trainmaster.api.port_forward import PortForward
 from trainmaster.service.runs import member_connections
 from trainmaster.service.runs.member_connections import MemberConnections
 from trainmaster.service.shells import SshWay
+from trainmaster.transport.forwarding import SocketStream
 
 
 @contextmanager

@@ -397,8 +397,9 @@ class EmbeddedClient:
     def forward(
         self, run: str, member: str | None, port: int, local_port: int, tell: Callable[[str], None]
     ) -> PortForward:
-        from trainmaster.api.port_forward import PortForward, SocketStream
+        from trainmaster.api.port_forward import PortForward
         from trainmaster.service.runs.member_connections import MemberConnections
+        from trainmaster.transport.forwarding import SocketStream
 
         members = MemberConnections(self._service, self._environ)
         return PortForward(

@@ -6,11 +6,14 @@ import errno
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from trainmaster.spec.errors import TrainmasterError, one_line
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 #: What is over as soon as there is room, memory, a free descriptor or a disk that answers.
 _PASSING: Final = (
@@ -64,13 +67,16 @@ class ServerLoop(ABC):
     Args:
         name: of what it does, for the log.
         every_s: seconds from the end of a turn to the next one, unless it is woken.
+        threads: so many do what is handed to `submit`.
         is_awaited: `stop` waits for the end of a turn that is under way.
     """
 
-    def __init__(self, name: str, every_s: float, *, is_awaited: bool = True) -> None:
+    def __init__(self, name: str, every_s: float, *, threads: int = 0, is_awaited: bool = True) -> None:
         self._name, self._pause_s, self._is_awaited = name, every_s, is_awaited
         self._over, self._wake = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
+        self._threads = threads
+        self._pool: ThreadPoolExecutor | None = None
 
     @abstractmethod
     def turn(self) -> None:
@@ -78,6 +84,10 @@ class ServerLoop(ABC):
 
     def start(self) -> None:
         """Do it from now on, in the background."""
+        if self._threads:
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._pool = ThreadPoolExecutor(self._threads, self._name)
         self._thread = threading.Thread(target=self._watch, name=self._name, daemon=True)
         self._thread.start()
 
@@ -87,6 +97,15 @@ class ServerLoop(ABC):
         self._wake.set()
         if self._thread is not None and self._is_awaited:
             self._thread.join()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def submit(self, work: Callable[..., object], *arguments: object) -> None:
+        """Have a thread of the pool do something; without one, as before `start`, it is done at once."""
+        if self._pool is None:
+            work(*arguments)
+        else:
+            self._pool.submit(work, *arguments)
 
     def wake(self) -> None:
         """There may be something to do: take the next turn now."""

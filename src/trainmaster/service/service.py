@@ -24,11 +24,11 @@ from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
     from trainmaster.advisor.papers.recommend import Wish
-    from trainmaster.service.driving.sessions import AgreedClusters
     from trainmaster.service.driving.worlds import Session
     from trainmaster.service.models.unpublished_models import SavedModel
     from trainmaster.service.quotes.history import History
     from trainmaster.service.quotes.home_load import HomeLoad
+    from trainmaster.service.renting.offer import RentalOffer
     from trainmaster.service.runs.curves import ExperimentCurves
     from trainmaster.service.runs.highlights import Highlights
     from trainmaster.service.runs.search_results import SearchResults
@@ -52,7 +52,7 @@ class Service(OpenHome):
         recipe: Recipe,
         recipe_path: Path,
         environ: Mapping[str, str],
-        offer: AgreedClusters | None = None,
+        offer: RentalOffer | None = None,
         keep_s: float = 0.0,
         submission: Submission | None = None,
         application: Application | None = None,

@@ -23,6 +23,7 @@ from trainmaster.transport.base import (
     UnreachableError,
 )
 from trainmaster.transport.conversation import converse, wait_given_up
+from trainmaster.transport.forwarding import Forwarding, SocketStream
 
 _TIMEOUT_S: Final = 60.0
 _READ_BYTES: Final = 1 << 18
@@ -167,11 +168,9 @@ class ProcessConnection(Connection):
     @contextlib.contextmanager
     def serving(self, server: socket.socket, host: str, port: int) -> Iterator[None]:
         """Who connects to a socket here is led to a port over there, while inside ``with``."""
-        forwarding = _Forwarding(server, lambda: self._joined(lambda: self.reach(host, port), None))
-        try:
+        opens = lambda: SocketStream(self._joined(lambda: self.reach(host, port), None))  # noqa: E731
+        with contextlib.closing(Forwarding(server, opens)):
             yield
-        finally:
-            forwarding.close()
 
     def close(self) -> None:
         """Streams end."""
@@ -284,55 +283,3 @@ class _Commands:
     async def end(self) -> None:
         """Let go of all."""
         await asyncio.gather(*(each.hang_up() for each in self._started))
-
-
-class _Forwarding:
-    """Lets whatever connects to a server here through to a stream.
-
-    Args:
-        server: that listens.
-        opens: makes a stream.
-    """
-
-    def __init__(self, server: socket.socket, opens: Callable[[], socket.socket]) -> None:
-        self._server, self._opens = server, opens
-        self._open: set[socket.socket] = set()
-        self._lock = threading.Lock()
-        threading.Thread(target=self._accept, name="forward", daemon=True).start()
-
-    def close(self) -> None:
-        """Take no more, and end what there is."""
-        with contextlib.suppress(OSError):
-            self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
-        with self._lock:
-            open_now = list(self._open)
-        for each in open_now:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._server.accept()
-                threading.Thread(target=self._serve, args=(client,), name="forward", daemon=True).start()
-
-    def _serve(self, client: socket.socket) -> None:
-        with client, contextlib.suppress(TrainmasterError, OSError), self._opens() as line:
-            with self._lock:
-                self._open |= {client, line}
-            up = threading.Thread(target=_pump, args=(client, line), daemon=True)
-            up.start()
-            _pump(line, client)
-            with contextlib.suppress(OSError):
-                client.shutdown(socket.SHUT_RDWR)
-            up.join()
-            with self._lock:
-                self._open -= {client, line}
-
-
-def _pump(source: socket.socket, sink: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while piece := source.recv(_READ_BYTES):
-            sink.sendall(piece)
-        sink.shutdown(socket.SHUT_WR)

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from trainmaster.api import port_forward
-from trainmaster.api.port_forward import PortForward, SocketStream
+from trainmaster.api.port_forward import PortForward
+from trainmaster.transport import forwarding
+from trainmaster.transport.forwarding import SocketStream
 
 
 class Scarce(socket.socket):
@@ -34,7 +35,7 @@ def test_too_many_open_files_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
     told: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as there:
         monkeypatch.setattr(socket, "create_server", listen)
-        monkeypatch.setattr(port_forward, "_PAUSE_S", 0.0)
+        monkeypatch.setattr(forwarding, "_PAUSE_S", 0.0)
         address = there.getsockname()
         opened = lambda: SocketStream(socket.create_connection(address))  # noqa: E731
         with (

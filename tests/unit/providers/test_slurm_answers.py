@@ -15,7 +15,7 @@ from trainmaster.providers.examining import Finding
 from trainmaster.providers.slurm import answers, billing, scripts, shell
 from trainmaster.providers.slurm.answers import JobPhase
 from trainmaster.providers.slurm.fitting import refuse_misfit
-from trainmaster.providers.slurm.provider import Shell, SlurmProvider, catalogue_of
+from trainmaster.providers.slurm.provider import SlurmProvider, catalogue_of
 from trainmaster.providers.slurm.settings import SLURM, SlurmMachine, SlurmSettings
 from trainmaster.providers.slurm.shell import SlurmShell
 from trainmaster.spec.errors import ProviderError, RecipeError, UsageError
@@ -210,7 +210,7 @@ class Slurm:
         self.said, self.told = said, list[str]()
 
     def run(self, script: str) -> Result:
-        """See `Shell`."""
+        """See `SlurmShell`."""
         self.told.append(script)
         return next(
             (answer for word, answer in self.said.items() if word in script), Result(0, "now=0\n", "")
@@ -225,7 +225,7 @@ HAS_BIG = Result(0, SINFO.replace("down*", "idle"), "")
 
 
 def provider_of(
-    tmp_path: Path, shell: Shell, pauses_s: list[float] | None = None, text: str = SETTINGS
+    tmp_path: Path, shell: SlurmShell, pauses_s: list[float] | None = None, text: str = SETTINGS
 ) -> SlurmProvider:
     (tmp_path / "slurm").mkdir(exist_ok=True)
     place, slept = ProviderPlace(tmp_path, "home"), [] if pauses_s is None else pauses_s

@@ -11,15 +11,17 @@ import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 from trainmaster.api.proxy.admissions import CHECK_S, Admissions, RequestRefusedError, status_of
 from trainmaster.api.proxy.headers import APPS, CONNECT_S, ENTER, UpstreamTarget
 from trainmaster.api.proxy.upstream import PIECE_BYTES
-from trainmaster.service.apps.app_access import AppWay
 from trainmaster.spec.addresses import name_of
 from trainmaster.spec.errors import TrainmasterError
+
+if TYPE_CHECKING:
+    from trainmaster.service.apps.app_access import AppAccess
 
 #: At once to one place: all but the first wait for its login, and none needs a thread for that.
 _OF_EACH: Final = 4
@@ -59,30 +61,6 @@ _MACHINE_S: Final = 60.0
 Key = tuple[str, tuple[str, ...], str]
 
 
-class AppGate(Protocol):
-    """Who is let in to which app; asked in a thread."""
-
-    #: Name of the cookie that a browser has for one app.
-    cookie: str
-
-    def enter(self, ticket: str) -> tuple[str, str, float]:
-        """Take a ticket in: the app that it is for, a cookie's value, and for how many seconds that is good.
-
-        Raises:
-            TrainmasterError: it is not good, or not any more.
-        """
-
-    def admit(self, app: str, cookies: list[str], bearer: str) -> AppWay:
-        """The way to an app, for who has a cookie for it, or a token.
-
-        Raises:
-            TrainmasterError: who asks may not, or the app is not there.
-        """
-
-    def used(self, app: str) -> None:
-        """Somebody has just used it; quick."""
-
-
 class Grants(Admissions[Key, UpstreamTarget]):
     """What was allowed a moment ago.
 
@@ -100,7 +78,7 @@ class Grants(Admissions[Key, UpstreamTarget]):
 
     def __init__(
         self,
-        gate: AppGate,
+        gate: AppAccess,
         *,
         is_secure: bool = False,
         clock: Callable[[], float] = time.monotonic,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.api.proxy.admissions import Admissions, RequestRefusedError
 from trainmaster.api.proxy.grants import Openings
@@ -21,6 +20,9 @@ from trainmaster.dataclass import dataclass
 from trainmaster.service.endpoints.endpoints import REPORT_S, TARGETS_VALID_S
 from trainmaster.service.endpoints.endpoints import ReadyReplica as Replica
 from trainmaster.spec.errors import StoreError, TrainmasterError
+
+if TYPE_CHECKING:
+    from trainmaster.service.endpoints.endpoint_access import EndpointAccess
 
 #: The service, a token, and the team that was asked for.
 Key = tuple[str, str, str]
@@ -33,33 +35,6 @@ _AVOIDED_S: Final = 2.0
 #: Requests of so many seconds are measured, the newest of them.
 WINDOW_S: Final = 60.0
 _MOST_MEASURED: Final = 20_000
-
-
-class ServiceGate(Protocol):
-    """Who may ask which service; all but `is_open` in a thread."""
-
-    #: No token is needed: only this machine gets here.
-    is_open: bool
-
-    def targets(self, name: str, bearer: str, team: str) -> Sequence[Replica]:
-        """The replicas that take requests.
-
-        Raises:
-            TrainmasterError: who asks may not, or there is no such service.
-        """
-
-    def turned_away(self, name: str, bearer: str, team: str) -> None:
-        """There was none."""
-
-    def report(self, in_flight: Mapping[str, int]) -> None:
-        """Requests that are in flight here, by replica."""
-
-    def connect(self, replica: Replica) -> socket.socket:
-        """A stream to a replica on another machine.
-
-        Raises:
-            TrainmasterError: it cannot be reached.
-        """
 
 
 @dataclass(slots=True)
@@ -96,7 +71,7 @@ class ServiceProxy(Admissions[Key, Sequence[Replica]]):
 
     def __init__(
         self,
-        gate: ServiceGate,
+        gate: EndpointAccess,
         *,
         clock: Callable[[], float] = time.monotonic,
         body_bytes: int = MOST_BODY_BYTES,

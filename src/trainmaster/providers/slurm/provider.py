@@ -16,7 +16,7 @@ from dataclasses import replace
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.providers.base import (
     CLOCKS_DIFFER_S,
@@ -50,6 +50,9 @@ from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.spec.units import format_duration
 from trainmaster.transport.base import Result
 
+if TYPE_CHECKING:
+    from trainmaster.providers.slurm.shell import SlurmShell
+
 #: It lists a job at once, and for some minutes after its end.
 _FORGOTTEN: Final = "Slurm does not list it any more"
 _HINT: Final = "Look with `squeue --me` what there is, `scancel` what is unused, and remove the file."
@@ -63,16 +66,6 @@ _UNREACHED: Final = (
 )
 #: A controller that many use does not answer each time; seconds before it is asked again.
 _BUSY_PAUSES_S: Final = (2.0, 5.0, 15.0)
-
-
-class Shell(Protocol):
-    """Runs scripts where Slurm's commands are."""
-
-    def run(self, script: str) -> Result:
-        """Run one; ProviderError if it cannot be."""
-
-    def close(self) -> None:
-        """Hang up."""
 
 
 def slurm_provider(place: ProviderPlace) -> SlurmProvider:
@@ -141,7 +134,7 @@ class SlurmProvider(LedgerProvider):
         self,
         settings: SlurmSettings,
         place: ProviderPlace,
-        shell: Shell,
+        shell: SlurmShell,
         *,
         way_environ: str = "",
         clock: Callable[[], float] = steady_s,

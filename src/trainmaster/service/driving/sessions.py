@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from trainmaster.artifacts import changed_since, materialise, take_snapshot
 from trainmaster.artifacts.owner import LostStoreError, check_still_there, give_up_claim
@@ -38,27 +38,12 @@ from trainmaster.spec.units import dollars
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
-    from trainmaster.cluster.renting.plan import ClusterPlan
     from trainmaster.service.open_home import OpenHome
+    from trainmaster.service.renting.offer import RentalOffer
     from trainmaster.service.users.caller import Wallet
 
 #: Who resumes a run that has just ended waits so long for its driver, in seconds; it is asked so often.
 _GIVEN_BACK_S, _POLL_S = 60.0, 0.05
-
-
-class AgreedClusters(Protocol):
-    """What a run may rent; see `trainmaster.service.renting.offer.RentalOffer`."""
-
-    @property
-    def most_usd(self) -> float | None:
-        """What the whole run may cost; None if unknown."""
-
-    @property
-    def plans(self) -> tuple[ClusterPlan, ...]:
-        """Of its clusters."""
-
-    def note_down(self, database: Database, run: str, now: float) -> None:
-        """Keep what was estimated."""
 
 
 def accept(
@@ -66,7 +51,7 @@ def accept(
     recipe: Recipe,
     recipe_path: Path,
     environ: Mapping[str, str],
-    offer: AgreedClusters | None = None,
+    offer: RentalOffer | None = None,
     keep_s: float = 0.0,
     submission: Submission | None = None,
     application: Application | None = None,

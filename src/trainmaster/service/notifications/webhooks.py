@@ -14,10 +14,8 @@ import re
 import secrets
 import smtplib
 import ssl
-import threading
 import urllib.parse
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from email.message import EmailMessage
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
@@ -32,7 +30,7 @@ from trainmaster.service.notifications.webhook_targets import (
     networks,
     post,
 )
-from trainmaster.service.server_loops import Turns
+from trainmaster.service.server_loops import ServerLoop, Turns
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
 from trainmaster.spec.topics import APPROVAL_ANSWERED, APPROVAL_WANTED, TOPICS
 
@@ -170,7 +168,7 @@ def signature(secret: str, name: str, at: int, body: bytes) -> str:
     return "v1," + base64.b64encode(hmac.new(key, told, hashlib.sha256).digest()).decode()
 
 
-class Webhooks:
+class Webhooks(ServerLoop):
     """The webhooks of a home's teams, and what sends to them.
 
     Args:
@@ -179,12 +177,11 @@ class Webhooks:
     """
 
     def __init__(self, service: Service, environ: Mapping[str, str]) -> None:
+        super().__init__("webhooks", LOOK_S, threads=_AT_ONCE)
         self._service = service
         self._environ = environ
-        self._over = threading.Event()
-        self._threads: list[threading.Thread] = []
         self._busy: set[str] = set()
-        self._turns, self._deliveries = Turns("webhooks"), Turns("deliveries of webhooks")
+        self._deliveries = Turns("deliveries of webhooks")
 
     # --- whom ---------------------------------------------------------------------------------------
 
@@ -292,35 +289,17 @@ class Webhooks:
 
     # --- sending ------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Send from now on, in the background."""
-        thread = threading.Thread(target=self._watch, name="webhooks", daemon=True)
-        self._threads = [thread]
-        thread.start()
-
-    def stop(self) -> None:
-        """Stop. Another server retries deliveries that are cut off."""
-        self._over.set()
-        for thread in self._threads:
-            thread.join(TIMEOUT_S)
-
-    def _watch(self) -> None:
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="webhook") as pool:
-            while not self._over.wait(LOOK_S):
-                with self._turns.turn():
-                    now = self._service.database.clock_s()
-                    for row in webhook_rows.due(self._service.database, now, [*self._busy], 100):
-                        if row["webhook_id"] not in self._busy:
-                            self._begin(pool, row)
-            pool.shutdown(wait=False, cancel_futures=True)
-
-    def _begin(self, pool: ThreadPoolExecutor, row: RowMapping) -> None:
-        self._busy.add(row["webhook_id"])
-        try:
-            pool.submit(self._in_pool, row)
-        except BaseException:  # there are too many threads
-            self._busy.discard(row["webhook_id"])
-            raise
+    def turn(self) -> None:
+        """Begin what is due, one notice of each webhook; another server retries what is cut off by `stop`."""
+        now = self._service.database.clock_s()
+        for row in webhook_rows.due(self._service.database, now, [*self._busy], 100):
+            if row["webhook_id"] not in self._busy:
+                self._busy.add(row["webhook_id"])
+                try:
+                    self.submit(self._in_pool, row)
+                except BaseException:  # there are too many threads
+                    self._busy.discard(row["webhook_id"])
+                    raise
 
     def _in_pool(self, row: RowMapping) -> None:
         try:

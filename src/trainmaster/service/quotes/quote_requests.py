@@ -13,7 +13,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -97,7 +96,7 @@ class QuoteRequests(ServerLoop):
         environ: Mapping[str, str],
         operations: Mapping[str, Operation] | None = None,
     ) -> None:
-        super().__init__("quotes", LOOK_EVERY_S)
+        super().__init__("quotes", LOOK_EVERY_S, threads=_THREADS)
         self._operations = operations or {}
         self._is_operating = False
         self._service = service
@@ -110,7 +109,6 @@ class QuoteRequests(ServerLoop):
         self._measuring = threading.Lock()
         self._planners: dict[str, RunPlanner] = {}
         self._held: dict[str, RowMapping] = {}
-        self._pool: ThreadPoolExecutor | None = None
         self._renewed_s = 0.0
 
     # --- asking -----------------------------------------------------------------------------------
@@ -268,7 +266,6 @@ class QuoteRequests(ServerLoop):
 
     def start(self) -> None:
         """Work on what is asked, here and of other servers that have ended."""
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="quotes")
         self._renewed_s = time.monotonic()
         super().start()
 
@@ -279,7 +276,7 @@ class QuoteRequests(ServerLoop):
             planner.interrupt()
         super().stop()
         if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool.shutdown()
 
     def turn(self) -> None:
         """Begin what is asked, end what is allowed no more, and keep what is worked on here."""
@@ -312,8 +309,7 @@ class QuoteRequests(ServerLoop):
             self._is_operating = True
             threading.Thread(target=self._work, args=(worker, row), name=row["id"], daemon=True).start()
             return True
-        assert self._pool is not None
-        self._pool.submit(self._work, worker, row)
+        self.submit(self._work, worker, row)
         return True
 
     def end_unallowed(self) -> None:

@@ -12,9 +12,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import workflow_rows as rows
@@ -103,27 +101,15 @@ class Triggers(ServerLoop):
     """
 
     def __init__(self, service: Service, submissions: Submissions, environ: Mapping[str, str]) -> None:
-        super().__init__("workflows", LOOK_S)
+        super().__init__("workflows", LOOK_S, threads=_AT_ONCE)
         self._service = service
         self._database = service.database
         self._submissions = submissions
         self._environ = environ
-        self._pool: ThreadPoolExecutor | None = None
         self._busy: set[int] = set()
         self._known: dict[str, tuple[int, int]] = {}  # largest number ever used, and newest version
         self._looks = 0
         self._times: dict[tuple[str, str], float] = {}  # when each schedule comes next
-
-    def start(self) -> None:
-        """Look from now on, in the background."""
-        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="workflow start")
-        super().start()
-
-    def stop(self) -> None:
-        """Begin nothing more; what was begun is gone on with by the server that looks next."""
-        super().stop()
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
 
     def turn(self) -> None:
         """Look; the next time when something is due."""
@@ -249,8 +235,7 @@ class Triggers(ServerLoop):
         for row in found:
             if row["id"] == wanted.start and row["id"] not in self._busy:
                 self._busy.add(row["id"])
-                begin = partial(self._start, row)
-                begin() if self._pool is None else self._pool.submit(begin)
+                self.submit(self._start, row)
 
     def _start(self, row: RowMapping) -> None:
         try:
