@@ -5,11 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shlex
+import socket
 from typing import Any, Final
 
 from trainmaster.transport.base import ConnectionLostError, Exchange, RemoteTimeoutError, Result
 
 _READ_BYTES: Final = 1 << 16
+_STREAM_BYTES: Final = 1 << 18
+#: What start-up files of a login may say before a stream begins.
+_NOISE_BYTES_MAX: Final = 1 << 16
+#: What has all its input may answer for so long.
+PARTING_S: Final = 2.0
 _SLOW_SHELL: Final = (
     "Its shell has not begun it: what that reads first (.bashrc, .profile) may be slow, or wait for a lock. "
     "Log in by hand and look."
@@ -215,3 +221,52 @@ def _wrapped(command: str) -> str:
 
 def _short(command: str) -> str:
     return command if len(command) <= 80 else command[:77] + "..."
+
+
+async def join(
+    process: Any,  # noqa: ANN401 - asyncssh's, or what looks as it does
+    theirs: socket.socket,
+    lost: tuple[type[Exception], ...],
+    *,
+    parting_s: float | None = PARTING_S,
+    after: bytes = b"",
+) -> None:
+    """Move bytes both ways between a command and a socket until either end hangs up.
+
+    Args:
+        process: the command; the caller's to end.
+        theirs: a socket that does not block.
+        lost: what a lost connection raises.
+        parting_s: so long may it answer when it has all its input; None: for ever.
+        after: what it says until then is not passed on.
+    """
+    loop = asyncio.get_running_loop()
+
+    async def send_up() -> None:
+        with contextlib.suppress(*lost):
+            while data := await loop.sock_recv(theirs, _STREAM_BYTES):
+                process.stdin.write(data)
+                await process.stdin.drain()
+            process.stdin.write_eof()
+
+    async def bring_down() -> None:
+        with contextlib.suppress(*lost):
+            said = b""
+            while after not in said:
+                data = await process.stdout.read(_STREAM_BYTES)
+                said += data
+                if not data or len(said) > _NOISE_BYTES_MAX:
+                    return
+            await loop.sock_sendall(theirs, said[said.index(after) + len(after) :])
+            while data := await process.stdout.read(_STREAM_BYTES):
+                await loop.sock_sendall(theirs, data)
+
+    up, down = asyncio.create_task(send_up()), asyncio.create_task(bring_down())
+    try:
+        await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
+        if up.done():  # what was sent last is still to arrive
+            await asyncio.wait({down}, timeout=parting_s)
+    finally:
+        for task in (up, down):
+            task.cancel()
+        await asyncio.gather(up, down, return_exceptions=True)

@@ -22,13 +22,11 @@ from trainmaster.transport.base import (
     Target,
     UnreachableError,
 )
-from trainmaster.transport.conversation import converse, wait_given_up
+from trainmaster.transport.conversation import PARTING_S, converse, join, wait_given_up
 from trainmaster.transport.forwarding import Forwarding, SocketStream
 
 _TIMEOUT_S: Final = 60.0
 _READ_BYTES: Final = 1 << 18
-#: What has all its input may answer for so long.
-_PARTING_S: Final = 2.0
 
 
 class RemoteProcess(Protocol):
@@ -154,7 +152,7 @@ class ProcessConnection(Connection):
 
     def stream(self, command: str) -> socket.socket:
         """See `Connection`."""
-        return self._joined(lambda: self.start(f"exec 2>/dev/null; {command}"), _PARTING_S)
+        return self._joined(lambda: self.start(f"exec 2>/dev/null; {command}"), PARTING_S)
 
     @contextlib.contextmanager
     def forward(self, host: str, port: int, local_port: int = 0) -> Iterator[int]:
@@ -180,7 +178,7 @@ class ProcessConnection(Connection):
         for each in streams:
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
-        deadline = time.monotonic() + _PARTING_S  # who ends next may be the whole process
+        deadline = time.monotonic() + PARTING_S  # who ends next may be the whole process
         for thread in streams.values():
             thread.join(max(deadline - time.monotonic(), 0.0))
 
@@ -228,35 +226,17 @@ class ProcessConnection(Connection):
         return ours
 
     async def _join(self, process: RemoteProcess, theirs: socket.socket, parting_s: float | None) -> None:
-        """Move bytes both ways until either end hangs up."""
-        loop = asyncio.get_running_loop()
-
-        async def send_up() -> None:
-            with contextlib.suppress(*self.lost, OSError):
-                while data := await loop.sock_recv(theirs, _READ_BYTES):
-                    process.stdin.write(data)
-                    await process.stdin.drain()
-                process.stdin.write_eof()
-
-        async def bring_down() -> None:
-            with contextlib.suppress(*self.lost):
-                while data := await process.stdout.read(_READ_BYTES):
-                    await loop.sock_sendall(theirs, data)
-
         async def hear() -> None:  # what it says on standard error is lost, but must be read
             with contextlib.suppress(*self.lost):
                 while await process.stderr.read(_READ_BYTES):
                     pass
 
-        sending, bringing, hearing = (asyncio.create_task(work()) for work in (send_up, bring_down, hear))
+        hearing = asyncio.create_task(hear())
         try:
-            await asyncio.wait({sending, bringing}, return_when=asyncio.FIRST_COMPLETED)
-            if sending.done():  # what was sent last is still to arrive
-                await asyncio.wait({bringing}, timeout=parting_s)
+            await join(process, theirs, (*self.lost, OSError), parting_s=parting_s)
         finally:
-            for task in (sending, bringing, hearing):
-                task.cancel()
-            await asyncio.gather(sending, bringing, hearing, return_exceptions=True)
+            hearing.cancel()
+            await asyncio.gather(hearing, return_exceptions=True)
             await process.hang_up()
 
 
