@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -19,6 +18,7 @@ from trainmaster.executors.supervisor.processes import give_back
 from trainmaster.service.apps.app_host import app_directories
 from trainmaster.service.apps.apps import IDLE_S, NOTEBOOK, PORT
 from trainmaster.service.apps.notebook import jupyter_python
+from trainmaster.service.background import begun_apart
 from trainmaster.service.server_loops import ServerLoop
 from trainmaster.service.service import Service
 from trainmaster.spec.errors import MissingPartError
@@ -98,13 +98,6 @@ class AppHosts(ServerLoop):
                 shutil.rmtree(directory, ignore_errors=True)
 
     def _start(self, app: str) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "trainmaster", "_app", app],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            env=dict(self.environ),
-        )
+        process = begun_apart("_app", app, environ=self.environ)
         give_back(process.pid)
         return process

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.service.background import begun_apart
 from trainmaster.spec.errors import TrainmasterError, one_line
 
 if TYPE_CHECKING:
@@ -73,16 +72,7 @@ def _start(
     directory = (service.home_if_here(run) or service.home).run_directory(run)  # it may have to be taken over
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "control.log"
-    with path.open("ab") as log:
-        driver = subprocess.Popen(
-            # -P: a file called signal.py in the user's folder is none of ours
-            [sys.executable, "-P", "-m", "trainmaster", "_drive", run, *options],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            env=dict(environ),
-        )
+    driver = begun_apart("_drive", run, *options, environ=environ, log=path)
     # Our child: where the caller lives on, as a notebook does, it must not stay a zombie.
     threading.Thread(target=driver.wait, name=f"end of {run}", daemon=True).start()
     deadline = time.monotonic() + TAKEN_WITHIN_S

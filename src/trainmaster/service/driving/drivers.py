@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from typing import Final
@@ -12,6 +11,7 @@ from typing import Final
 from trainmaster.dataclass import dataclass, field
 from trainmaster.db.held_runs import count_open, undriven
 from trainmaster.executors.supervisor.processes import give_back
+from trainmaster.service.background import begun_apart
 from trainmaster.service.driving.driver import DRIVERS, is_taken
 from trainmaster.service.driving.wake_pipes import wake_all
 from trainmaster.service.server_loops import ServerLoop
@@ -79,16 +79,7 @@ class Drivers(ServerLoop):
         return time.monotonic() - self._started_at.get(number, -_AGAIN_S) >= _AGAIN_S
 
     def _start(self, number: int) -> None:
-        directory = self.service.home.root / DRIVERS
+        log = self.service.home.root / DRIVERS / f"{number}.log"
         self._started_at[number] = time.monotonic()
-        with (directory / f"{number}.log").open("ab") as log:
-            self._processes[number] = subprocess.Popen(
-                # -P: a file called signal.py in the present folder is none of ours
-                [sys.executable, "-P", "-m", "trainmaster", "_driver", str(number)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env=dict(self.environ),
-            )
+        self._processes[number] = begun_apart("_driver", str(number), environ=self.environ, log=log)
         give_back(self._processes[number].pid)

@@ -292,7 +292,7 @@ def test_a_server_has_at_most_so_many_drivers_and_only_if_there_is_something_to_
         def poll(self):
             return None
 
-    monkeypatch.setattr("trainmaster.service.driving.drivers.subprocess.Popen", Started)
+    monkeypatch.setattr("subprocess.Popen", Started)
     drivers = Drivers(service, os.environ, most=2)
     assert drivers.look() == []
     send("a")
@@ -304,7 +304,7 @@ def test_a_server_has_at_most_so_many_drivers_and_only_if_there_is_something_to_
 
 
 def test_a_driver_of_another_server_counts(service, send, monkeypatch):
-    monkeypatch.setattr("trainmaster.service.driving.drivers.subprocess.Popen", None)
+    monkeypatch.setattr("subprocess.Popen", None)
     send("a")
     held = take_place(service.home.root, 1)
     assert Drivers(service, os.environ, most=2).look() == []
@@ -312,7 +312,7 @@ def test_a_driver_of_another_server_counts(service, send, monkeypatch):
 
 
 def test_drivers_that_are_there_are_told_of_new_runs(service, send, monkeypatch):
-    monkeypatch.setattr("trainmaster.service.driving.drivers.subprocess.Popen", None)
+    monkeypatch.setattr("subprocess.Popen", None)
     held = take_place(service.home.root, 0)
     pipe = pipe_of(service.home.root, 0)
     drivers = Drivers(service, os.environ, most=1)

@@ -16,7 +16,7 @@ from trainmaster.control.task.layout import Home
 from trainmaster.db import RunChange, run_transfer
 from trainmaster.db import database as db_module
 from trainmaster.service import Service
-from trainmaster.service.driving import background, dialling
+from trainmaster.service.driving import dialling
 from trainmaster.service.driving.driving import Driving
 from trainmaster.service.on_cluster.away import AwayRuns
 from trainmaster.service.on_cluster.driver_store import LOST_S, DriverStore
@@ -187,7 +187,7 @@ def test_who_looks_is_told_that_it_goes_on_or_why_it_cannot(scene, monkeypatch):
         def wait(self):
             return 0
 
-    monkeypatch.setattr(background.subprocess, "Popen", Process)
+    monkeypatch.setattr("subprocess.Popen", Process)
     monkeypatch.setattr(DriverStore, "now", lambda _: time.time() + 2 * LOST_S)
     for name, value in scene.environ.items():
         monkeypatch.setenv(name, value)
