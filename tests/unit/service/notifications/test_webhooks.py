@@ -94,6 +94,16 @@ def test_a_team_is_told_what_happens_to_its_runs(service, webhooks, receiver):
     assert {each["status"] for each in webhooks.deliveries(MANAGER, made["id"])} == {"HTTP 200"}
 
 
+def test_turns_of_its_loop_send_what_is_due(service, webhooks, receiver, monkeypatch):
+    monkeypatch.setattr(service.database, "clock_s", lambda: NOW + 2)
+    webhooks.create(MANAGER, "webhook", receiver.url + HOOK)
+    for number in (1, 2):
+        lease = begin(service, f"r-{number}")
+        service.database.commit(lease, [RunChange(State.WAITING, State.RUNNING)], NOW)
+        webhooks.turn()
+        assert len(receiver.asked) == number
+
+
 def test_what_is_told_is_written_with_what_has_happened_or_not_at_all(service, webhooks, receiver):
     made = webhooks.create(MANAGER, "webhook", receiver.url + HOOK, ["run.started"])
     lease = begin(service)
