@@ -62,14 +62,14 @@ lint: install
 	@$(BIN)/python scripts/import_circles.py
 
 # What to run before every commit: linters, types, and all unit tests but the long simulations, which `make test` has too.
-# Hypothesis makes up 20 examples, as in `make test`, or 40 at most where a test names a number; called alone, it has 100,
+# Hypothesis makes up 10 examples, as in `make test`, or 20 at most where a test names a number; called alone, it has 100,
 # or that number.
 check: install
 	@$(MAKE) --no-print-directory -j 2 lint unit
 
 # One thread for NumPy's sums in each process: on two cores a second one costs half as much CPU again and gives nothing.
 # In a new checkout one process compiles for all three, beside the linters: each would do it itself, with 15 s of CPU.
-unit: export TRAINMASTER_EXAMPLES ?= 20
+unit: export TRAINMASTER_EXAMPLES ?= 10
 # Files of tests lie in memory where there is room, so that nothing waits for a disk; only those of what fails are left.
 unit: export PYTEST_DEBUG_TEMPROOT ?= $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 4000000 2>/dev/null && echo /dev/shm)
 unit: UNIT ?= -n 3 --dist worksteal -m 'not simulation' src tests/unit
@@ -156,7 +156,7 @@ crossings: install
 	@$(BIN)/python -m pytest -v -m crossings tests/integration/lab tests/integration/volumes tests/integration/remote
 	@$(BIN)/python -m pytest -v -m crossings tests/contract tests/integration/test_*.py
 
-# Twelve kinds of runs, here and in a lab, of which each says of its quote what is so: ten minutes. `make test` has twelve short ones.
+# Twelve kinds of runs, here and in a lab, of which each says of its quote what is so: ten minutes. `make test` has eight short ones.
 kept: install
 	@$(BIN)/python benchmarks/quotes_kept.py --subset 1
 
@@ -170,7 +170,7 @@ places: install nova
 # The rules of all pages, in both sizes, light and dark, with 5,000 runs: `make test` has a part of it. As root, also a
 # member of a team on a phone who trains on machines of the lab.
 pages: install
-	@TRAINMASTER_PAGES=all $(BIN)/python -m pytest -v tests/integration/test_pages_*.py
+	@TRAINMASTER_PAGES=all $(BIN)/python -m pytest -v -m 'crossings or not crossings' tests/integration/test_pages_*.py
 	@TRAINMASTER_PAGES=all $(BIN)/python -m pytest -v tests/integration/lab/test_lab_pages.py
 
 # Every page at 1440x900 and 390x844, light and dark, in screenshots/: to be looked at.

@@ -28,7 +28,7 @@ patience_s=60 # taking a lab down takes some seconds
 logs=$(mktemp -d)
 export TRAINMASTER_TESTS_SEEN_COMMANDS=$logs/commands # the first call of a verb is a real one, once in all parts
 mkdir "$logs/commands"
-export TRAINMASTER_EXAMPLES="${TRAINMASTER_EXAMPLES:-20}" # of each property, and at most twice as many where it names a number
+export TRAINMASTER_EXAMPLES="${TRAINMASTER_EXAMPLES:-10}" # of each property, and at most twice as many where it names a number
 groups=()
 
 signal_all() {

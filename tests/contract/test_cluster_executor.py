@@ -15,7 +15,7 @@ def supervisor_pid(node) -> int:
 #: What differs between engines is in `test_cluster_gangs.py` and `test_cluster_nodes.py`, with both.
 @pytest.mark.parametrize(
     "engine",
-    [pytest.param("ray", marks=pytest.mark.ray), pytest.param("ssh", marks=pytest.mark.crossings)],
+    [pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.crossings]), "ssh"],
     indirect=True,
     scope="session",
 )

@@ -44,6 +44,7 @@ def pretend(tm):
     return tm
 
 
+@pytest.mark.crossings  # two processes train the digits in `test_examples.py`
 @pytest.mark.torch
 def test_two_processes_train_on_what_was_fetched(pretend):
     """A few steps of it: to cancel it, go on and learn takes half a minute of a processor."""

@@ -17,6 +17,7 @@ def test_shards_are_written_and_read_back(tm):
     assert "every checksum right" in tm.logs(summary["run"], "--experiment", "count")
 
 
+@pytest.mark.crossings  # `test_shards_are_written_and_read_back` has a task per part
 def test_folders_are_inferred_with_the_trained_model(tm):
     pytest.importorskip("sklearn")
     pytest.importorskip("PIL")
@@ -34,6 +35,7 @@ def test_digits_are_learnt_by_two_processes(tm):
     assert summary["models"][0]["metrics"]["accuracy"] >= 0.95
 
 
+@pytest.mark.crossings  # samplers learn without scikit-learn in `test_cli_search.py`
 def test_boosting_is_tuned_three_ways(tm):
     needs("sklearn", "optuna")
     fewer = (

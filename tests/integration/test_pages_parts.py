@@ -333,6 +333,7 @@ def test_the_keyboard_stays_where_it_was_in_a_part_that_comes_again(browser, sit
     page.context.close()
 
 
+@pytest.mark.crossings  # `make pages` has it, too
 @pytest.mark.browser
 def test_a_phase_of_an_open_page_goes_on_without_an_event(browser, site):  # noqa: F811
     page = opened(browser, site)
@@ -347,6 +348,7 @@ def test_a_phase_of_an_open_page_goes_on_without_an_event(browser, site):  # noq
     page.context.close()
 
 
+@pytest.mark.crossings  # `make pages` has it, too
 @pytest.mark.browser
 def test_hovering_curves_and_scrolling_a_log_leave_time_for_60_frames(browser, site):  # noqa: F811
     """Time of the page's processor, so that a busy machine is as good as a quiet one."""

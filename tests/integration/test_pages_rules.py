@@ -253,6 +253,7 @@ def test_gaps_are_seven_and_the_first_button_is_on_the_first_screen(browser, sit
     assert not wrong
 
 
+@pytest.mark.crossings  # `make pages` has it, too
 @pytest.mark.browser
 @pytest.mark.timeout(900)
 def test_a_press_is_answered_within_200_ms_also_offline(browser, site):
@@ -339,6 +340,7 @@ def test_times_are_those_of_the_reader_with_their_zone(browser, site, zone):
     assert not zoned & {"UTC", "Z"}
 
 
+@pytest.mark.crossings  # `make pages` has it, too
 @pytest.mark.browser
 def test_back_and_reload_keep_what_was_chosen_marked_and_sorted_and_the_scroll(browser, site):
     """R13; what was typed into New run, and the log-in: tests/integration/test_server.py."""
@@ -406,6 +408,7 @@ TOKENS = (
 STATE_OF = "row => [row.querySelector('.state').textContent.trim(), row.dataset.run]"
 
 
+@pytest.mark.crossings  # `make pages` has it, too
 @pytest.mark.browser
 def test_nothing_is_told_by_colour_or_movement_alone(browser, site):
     """R20, and R6: a state is the same word in the list, on its page and in the title of the tab."""
@@ -443,6 +446,7 @@ LAST = """() => Math.max(...["navigation", "resource"].flatMap(kind => performan
   .filter(each => !each.name.includes("/stream")).map(each => each.responseEnd))"""
 
 
+@pytest.mark.crossings  # `make pages` has it, too
 @pytest.mark.browser
 @pytest.mark.timeout(600)
 def test_a_slow_phone_gets_a_page_with_its_data_in_100_kB(browser, site, capsys):

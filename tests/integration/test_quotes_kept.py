@@ -1,4 +1,4 @@
-"""What runs say of their quotes is so: twelve runs of six short kinds of `benchmarks/quotes_kept.py`."""
+"""What runs say of their quotes is so: eight runs of four short kinds of `benchmarks/quotes_kept.py`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "quotes_kept.py"
 #: Long enough to be quoted, short enough for each test run.
 SHORT = {
     "here-single": {"steps": 60, "pause": 0.05},
-    "here-short": {"steps": 30, "pause": 0.1},
-    "here-whole": {"seconds": 3},
     "here-setup": {"steps": 40, "pause": 0.05, "sleep": 1},
     "here-sweep": {"steps": 10, "pause": 0.05, "seed": 0},
     "here-target": {"steps": 100, "pause": 0.03, "loss": 0.5},

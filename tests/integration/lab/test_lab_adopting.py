@@ -24,6 +24,7 @@ def killed(renter: Renter, renting: Renting) -> str:
     return run
 
 
+@pytest.mark.crossings  # so is that of `test_lab_engine_ssh.py`, beside a lost driver
 def test_the_first_machine_was_lost_meanwhile(renter: Renter) -> None:
     """What it left on the others is ended before another cluster is formed there."""
     before = renter.lab.alive()

@@ -103,17 +103,14 @@ KINDS = {
 SEATS = ("first", "other")
 FAULTS = ("terminate", "freeze", "cut 3", "cut 12", "cut 60", "notice")
 DRIVERS = ("home", "server", "cluster")
-#: It runs with all tests: a way to meet that loads neither TensorFlow nor Java on each machine, which takes
-#: a minute of a processor. Machines that end, freeze or are taken back at home are those of
-#: `test_lab_runs.py`; those of runs that a server drives are lost in `test_lab_team_server.py`.
-COVER = (("jax", "first", "cut 60", "home", 2),)
-ALL = [
+#: With all tests, machines that end or are taken back at home are those of `test_lab_runs.py`, those that are
+#: cut off those of `test_lab_faults.py`; those of a server's runs are lost in `test_lab_team_server.py`.
+CROSSINGS = [
     (kind, seat, fault, driver, workers)
     for kind, seat, fault, driver in itertools.product(KINDS, (*SEATS, "server"), FAULTS, DRIVERS)
     for workers in {"torch": (2, 3), "servers": (3,)}.get(kind, (2,))
     if seat in SEATS or (kind == "servers" and driver != "cluster")
 ]
-CROSSINGS = [pytest.param(*each, marks=() if each in COVER else pytest.mark.crossings) for each in ALL]
 
 
 def begun(renter: Renter, renting: Renting, driver: str) -> str:
@@ -186,6 +183,7 @@ def hurry(renter: Renter, run: str, kind: Kind, fault: str) -> None:
     renter.call("exec", run, kind.log, "--", "touch /tmp/hurry", code=None)  # it may be over
 
 
+@pytest.mark.crossings  # JAX, here: `test_cli_frameworks.py`
 @pytest.mark.parametrize(("name", "seat", "fault", "driver", "workers"), CROSSINGS)
 def test_a_lost_machine_is_nobodys_fault(
     request: pytest.FixtureRequest,

@@ -231,6 +231,7 @@ experiments:
 """
 
 
+@pytest.mark.crossings  # while it uploads: `test_lab_direct_store.py`
 def test_a_machine_that_is_lost_while_it_fetches_is_replaced(renter: Renter, owner: Any) -> None:
     network = ipaddress.ip_network(owner.json("status")["network"])
     server = http.server.ThreadingHTTPServer((str(network[2]), 0), Slow)

@@ -173,6 +173,7 @@ def whole_files(host: Any, served: dict[str, Any], path: str) -> list[tuple[str,
     return [(row["path"], int(row["version"].partition("-")[0], 16)) for row in rows]
 
 
+@pytest.mark.crossings  # daemons: `test_volumes_hdfs.py`; staging: `tests/unit/hdfs`
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("owner", [2], indirect=True)
 def test_members_read_what_hosts_have_staged_whoever_dies(

@@ -22,6 +22,7 @@ experiments:
 """
 
 
+@pytest.mark.crossings  # what is asked of AWS: `test_aws_images.py`
 def test_machines_start_with_what_an_image_has(renter: Renter, lab: Any) -> None:
     before, recipe = lab.alive(), renter.recipe(MADE)
     built = renter.call("image", "build", recipe, "--provider", "lab", "--yes", "--json")

@@ -144,6 +144,7 @@ experiments:
     assert "step   20  loss" in renter.call("logs", found["run"], "--member", "chief-0").stdout
 
 
+@pytest.mark.crossings  # `test_lab_data.py` looks for what stays
 def test_two_runs_share_the_hosts_one_after_the_other_and_nothing_of_them_stays(
     renter: Renter, owner: Any
 ) -> None:

@@ -97,7 +97,7 @@ def test_a_machine_that_ends_is_replaced_and_the_gang_goes_on_from_its_checkpoin
 
 
 def test_a_machine_that_is_taken_back_has_time_to_save(renter: Renter) -> None:
-    renting = renter.run(renter.gang(steps=80, more=", spot: true", engine="ray"))
+    renting = renter.run(renter.gang(steps=80, more=", spot: true"))
     run = begun(renter, renting)
     leaving = renter.machines(run)["worker-1"]
     renter.lab.call("interrupt", leaving, "--notice", "20")
@@ -153,6 +153,7 @@ def test_a_machine_that_is_frozen_for_good_is_replaced(renter: Renter) -> None:
     assert renter.attempts(run) == ["NODE_LOST", "SUCCEEDED"]
 
 
+@pytest.mark.crossings  # a zone without any: `test_lab_aws_provider.py`
 def test_no_capacity_in_a_zone_and_then_nowhere(renter: Renter) -> None:
     zones = renter.lab.access["zones"]
 
@@ -199,6 +200,7 @@ def test_the_budget_ends_it_in_time(renter: Renter) -> None:
     assert renter.lab.alive() == before
 
 
+@pytest.mark.crossings  # `test_cluster_gangs.py` has short tasks behind long ones
 def test_forty_small_tasks_on_four_machines(renter: Renter) -> None:
     text = """
 name: steps

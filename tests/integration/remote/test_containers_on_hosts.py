@@ -143,6 +143,7 @@ def test_it_is_stopped_saves_and_goes_on(user: Containers) -> None:
     assert "saved once" in tm.logs(run)
 
 
+@pytest.mark.crossings  # `test_lab_containers.py` reads one inside, too
 @pytest.mark.s3
 def test_a_volume_that_the_host_has_mounted_is_seen_inside(user: Containers) -> None:
     pytest.importorskip("boto3", reason="buckets are made with boto3")
