@@ -402,7 +402,8 @@ def test_a_phone_uploads_has_quoted_trains_and_deploys_and_the_model_is_asked_by
 
 @pytest.mark.timeout(600)
 @pytest.mark.browser
-@pytest.mark.parametrize("size", [pytest.param("desk", marks=pytest.mark.crossings), "phone"])
+@pytest.mark.crossings  # its steps are those of `test_a_phone_uploads...`, `test_pages_*.py` and what is here
+@pytest.mark.parametrize("size", ["desk", "phone"])
 def test_a_run_from_the_pages(server, tm, size, browser):
     _walk(browser, server, tm, *SIZES[size], scheme="dark" if size == "phone" else "light")
 

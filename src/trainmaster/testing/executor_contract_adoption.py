@@ -105,7 +105,7 @@ class AdoptionContract(ContractTools):
 
         def is_over() -> bool:
             phase = second.observe([last.attempt])[0].phase
-            if phase is Phase.UNKNOWN:  # it was submitted before the loss was noticed: a controller does so, too
+            if phase is Phase.UNKNOWN:  # the loss was noticed later: controllers submit again, too
                 second.submit([last])
             return phase is Phase.EXITED
 

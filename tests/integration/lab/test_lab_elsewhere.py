@@ -86,10 +86,12 @@ STEPS = {"1": "1.0", "2": "0.5", "3": "0.33"}
 #: Who is asked, of a run that is driven: at home; on its cluster; at home again, as its machine was lost;
 #: by another server than the one that is asked, mostly for a team; by this one, which has taken it over.
 PLACES = ("home", "cluster", "back", "other server", "taken over")
-#: They run with all tests; a run that another server takes over is in `test_lab_two_servers.py`, too.
-COVER = (("cluster", "volume secret gate"),)
-ALL = (*itertools.product(PLACES, PARTS), ("taken over", "volume secret gate"))
-CROSSINGS = [*COVER, *(pytest.param(*each, marks=pytest.mark.crossings) for each in ALL)]
+#: With all tests, `test_lab_on_cluster.py` has a run that its cluster drives, `test_lab_two_servers.py` one
+#: that another server takes over.
+ALL = (
+    *itertools.product(PLACES, PARTS),
+    *((place, "volume secret gate") for place in ("cluster", "taken over")),
+)
 
 
 @dataclass
@@ -375,7 +377,8 @@ def image(renter: Renter) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(("place", "parts"), CROSSINGS)
+@pytest.mark.crossings
+@pytest.mark.parametrize(("place", "parts"), ALL)
 def test_a_run_is_the_same_wherever_it_is_driven(
     lab: Any, renter: Renter, request: pytest.FixtureRequest, tmp_path: Path, place: str, parts: str
 ) -> None:
