@@ -238,7 +238,6 @@ BARE_TIMES = r"""() => {
 
 
 @pytest.mark.browser
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("size", SIZES if IS_ALL else ["phone"])
 def test_gaps_are_seven_and_the_first_button_is_on_the_first_screen(browser, site, size):
     """R2, R4."""
@@ -340,7 +339,6 @@ def test_times_are_those_of_the_reader_with_their_zone(browser, site, zone):
     assert not zoned & {"UTC", "Z"}
 
 
-@pytest.mark.crossings  # `make pages` has it, too
 @pytest.mark.browser
 def test_back_and_reload_keep_what_was_chosen_marked_and_sorted_and_the_scroll(browser, site):
     """R13; what was typed into New run, and the log-in: tests/integration/test_server.py."""
@@ -448,7 +446,6 @@ LAST = """() => Math.max(...["navigation", "resource"].flatMap(kind => performan
 
 @pytest.mark.crossings  # `make pages` has it, too
 @pytest.mark.browser
-@pytest.mark.timeout(600)
 def test_a_slow_phone_gets_a_page_with_its_data_in_100_kB(browser, site, capsys):
     """R16, at the first look. A busy machine is no slow phone: there only the server's work is asserted."""
     page, seen = opened(browser, site, "phone"), {}
