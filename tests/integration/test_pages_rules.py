@@ -406,7 +406,6 @@ TOKENS = (
 STATE_OF = "row => [row.querySelector('.state').textContent.trim(), row.dataset.run]"
 
 
-@pytest.mark.crossings  # `make pages` has it, too
 @pytest.mark.browser
 def test_nothing_is_told_by_colour_or_movement_alone(browser, site):
     """R20, and R6: a state is the same word in the list, on its page and in the title of the tab."""
