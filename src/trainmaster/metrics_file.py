@@ -11,7 +11,8 @@ def report(**values: "float | int | str | bool") -> None:
 
     Args:
         **values: numbers such as ``step=120, loss=0.4, examples=15360``; ``examples``
-            is cumulative. Zero-dimensional arrays and tensors are accepted.
+            is cumulative, and ``total_steps`` is how many steps there will be.
+            Zero-dimensional arrays and tensors are accepted.
 
     Raises:
         TypeError: a value is neither a number, a text nor convertible to a number.

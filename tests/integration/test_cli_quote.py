@@ -416,6 +416,30 @@ def test_a_run_measures_first_where_it_is_asked_to(tm):
     assert len(tm.runs()) == 1
 
 
+def test_a_script_that_prints_its_length_needs_no_steps_in_the_recipe(tm):
+    script = """import sys, time
+for step in range(1, int(sys.argv[1]) + 1):
+    time.sleep(0.02)
+    print(f"step {step}/{sys.argv[1]} loss {1 / step:.3f}", flush=True)
+"""
+    tm.write("train.py", script)
+    recipe = tm.recipe({"name": "said", "experiments": {"main": {"command": "python train.py 400"}}})
+    told = quote(tm, recipe)
+    assert told.json["time_s"]["p5"] > 7, "it was stopped long before its end"
+    assert "main makes 400 steps: its script says so" in told.json["warnings"]
+    ran = tm.call("run", recipe, "--yes")
+    assert "estimate: " in ran.err + ran.out or "quote: " in ran.err + ran.out
+    assert tm.call("status", "latest", "--json").json["quote"]["time_s"]["p5"] > 7
+    longer = tm.recipe(
+        {"name": "longer", "experiments": {"main": {"command": "python train.py 700"}}}, "longer.yaml"
+    )
+    ran = tm.call("run", longer, "--yes")
+    assert "has passed" not in ran.err + ran.out, "it says that it makes more"
+    found = tm.call("status", "latest", "--json").json["quote"]
+    assert found["kind"] == "binding"
+    assert found["time_s"]["p50"] > 13
+
+
 def test_a_job_without_a_length_is_told_as_that_and_by_a_run_to_its_end_in_numbers(tm):
     tm.write("train.py", STEPS)
     of = {"command": "python train.py 3000 0.02", "profile": {"seconds": "3s"}}
@@ -427,10 +451,8 @@ def test_a_job_without_a_length_is_told_as_that_and_by_a_run_to_its_end_in_numbe
     assert "like your other jobs" not in found["unknown"]["words"], "there are none"
     gang = {"command": "python train.py 50 0.02", "distributed": {"workers": 2, "strategy": "allreduce"}}
     both = tm.recipe({"name": "both", "experiments": {"main": gang}}, "both.yaml")
-    for how in ((), ("--no-measure",)):
-        told = quote(tm, both, *how)
-        assert "no length: set `steps`" in told.json["unknown"]["why"]
-        assert "main: measuring" not in told.err, "a minute would not show its length"
+    told = quote(tm, both, "--no-measure")
+    assert "no length: set `steps`" in told.json["unknown"]["why"]
     assert "length" not in tm.call("run", both).err, "a run needs none"
     found = quote(tm, both, "--no-measure").json
     assert 1 < found["time_s"]["p50"] < 30

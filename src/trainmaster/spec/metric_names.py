@@ -17,7 +17,9 @@ _HOW_FAR: Final = ("step", "epoch")
 _SAYS_HOW_GOOD: Final = regex(rf"loss|accuracy|reward|(?<![a-z])(?:{RESULTS})(?![a-z])", re.I)
 _IS_SET: Final = frozenset({"lr", "learning_rate", "grad_norm"})
 #: These say how far a task is, not how well it does.
-COUNTERS: Final = frozenset({"step", "epoch", "examples", "seconds", "time", "timestamp", "wall_time"})
+COUNTERS: Final = frozenset(
+    {"step", "total_steps", "epoch", "examples", "seconds", "time", "timestamp", "wall_time"}
+)
 
 
 def says_how_good(name: str) -> bool:

@@ -218,3 +218,43 @@ def test_how_long_it_reports_nothing_is_known(tmp_path):
         progress.update(now)
         found.append((progress.moved_at, progress.longest_pause_s))
     assert found == [(101.0, None), (101.0, None), (106.0, 5.0), (107.0, 5.0)]
+
+
+def test_what_a_script_says_of_its_length_counts_where_the_recipe_does_not(tmp_path):
+    progress, say = start(tmp_path)
+    for step in (10, 20):
+        say(f"step {step}/100 loss 0.4")
+        progress.update(step)
+    assert (progress.said_steps, progress.total_steps) == (100, 100)
+    assert progress.eta_s == pytest.approx(80.0)
+    (tmp_path / "known").mkdir()
+    known, say = start(tmp_path / "known", steps=50)
+    for step in (10, 20):
+        say(f"step {step}/100 loss 0.4")
+        known.update(step)
+    assert (known.said_steps, known.total_steps) == (0, 50)
+
+
+@pytest.mark.parametrize(
+    ("totals", "said"),
+    [((500, 500), 500), ((500,), 0), ((10, 20), 0), ((5, 5), 0)],
+    ids=["told twice", "told once", "it grows with the steps", "less than it has done"],
+)
+def test_a_total_that_is_reported_is_believed_once_it_stays(tmp_path, totals, said):
+    progress, _ = start(tmp_path)
+    file = progress.directory / "worker-0.metrics.jsonl"
+    for number, total in enumerate(totals, 1):
+        with file.open("a") as lines:
+            lines.write(json.dumps({"step": 10 * number, "total_steps": total}) + "\n")
+        progress.update(number)
+    assert progress.said_steps == said
+
+
+def test_a_script_that_shows_epochs_only_says_its_length_in_epochs(tmp_path):
+    progress, say = start(tmp_path)
+    say("Epoch 3/10, loss: 0.4")
+    progress.update(1)
+    assert progress.said_steps == 10
+    say("step 5 loss 0.4")
+    progress.update(2)
+    assert progress.said_steps == 0, "how many steps an epoch has is not known"

@@ -66,6 +66,7 @@ class Bench:
         progress = TaskProgress(
             MemberMetrics(place.directory, "worker-0"),
             total_steps=None,
+            said_steps=0,
             trace=trace_of(self.recipe.experiments["main"], 0.5),
             is_behind=is_behind,
         )

@@ -231,6 +231,7 @@ class World:
                 aimed=None,
                 directory=directory,
                 total_steps=self.recipe.experiments["main"].builtin_values().get("steps"),
+                said_steps=0,
                 metrics={},
             )
         }
@@ -371,6 +372,7 @@ class Spread:
                 aimed=None,
                 directory=directory,
                 total_steps=100,
+                said_steps=0,
                 metrics={},
             )
             for n in self.tasks

@@ -24,11 +24,14 @@ if TYPE_CHECKING:
 HELD: Final = 0.1
 #: Doubt (log) of the mean of a few times that are never negative: its standard error is at most itself.
 MOST_STEP_DOUBT: Final = math.sqrt(math.log(2))
+#: What ends with a smaller share of the steps that it has said has ended early.
+_WHOLE: Final = 0.75
 #: From the median to the 5th percentile, in spreads.
 _P5_SIGMA: Final = 1.645
 #: What of a measurement is not told.
 _SILENT: Final = (
-    "code_lines", "numbers", "curve", "startup_doubt", "work_doubt", "wanted", "load", "begun_at", "as_seen",
+    "code_lines", "numbers", "curve", "startup_doubt", "work_doubt", "wanted", "load", "begun_at",
+    "said_steps", "as_seen",
 )  # fmt: skip
 
 
@@ -201,6 +204,7 @@ class Measurement(Told):
         startup_doubt: about the start at the load of now, where it was seen at another; see `LoadCorrection`.
         work_doubt: the same about the steps, or the whole of it.
         begun_at: number of the step that it went on from, of a checkpoint, if it counts on; else 0.
+        said_steps: how many it makes in all, as its script says; 0 where it does not, or the recipe does.
         as_seen: this, before it was told for another load; None if it was not.
     """
 
@@ -233,6 +237,7 @@ class Measurement(Told):
     startup_doubt: float = 0.0
     work_doubt: float = 0.0
     begun_at: int = 0
+    said_steps: int = 0
     as_seen: Measurement | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -248,6 +253,11 @@ class Measurement(Told):
             value = getattr(self, name)
             if value is not None and not (value >= 0 and math.isfinite(value)):
                 raise ValueError(f"{name} is {value}; zero or more is needed")
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether it ended by itself well before the steps that its script said it makes."""
+        return self.duration_s is not None and self.steps_done < _WHOLE * self.said_steps
 
     def shifted(self, start: LoadCorrection, work: LoadCorrection) -> Measurement:
         """As it would be at another load of the machine.

@@ -267,4 +267,5 @@ class Recorder:
             offer=where.offer,
             nodes=max(len(places), 1),
             aimed=followed.progress.aimed if followed is not None else None,
+            said_steps=followed.progress.said_steps if followed is not None else 0,
         )

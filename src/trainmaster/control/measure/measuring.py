@@ -69,6 +69,7 @@ def measurement_of(
     nodes: int = 1,
     min_blocks: int = MIN_BLOCKS,
     aimed: Curve | None = None,
+    said_steps: int = 0,
 ) -> Measurement | None:
     """What an attempt showed; None if that is nothing worth keeping.
 
@@ -84,6 +85,7 @@ def measurement_of(
         nodes: machines that its workers sat on.
         min_blocks: fewer blocks of steps are no measurement.
         aimed: what it reported of the metric of its target.
+        said_steps: that it makes in all, as its script says; 0 if unknown.
     """
     found = trace.steady() if trace is not None else None
     found = None if found is None else found.by_mean()
@@ -133,6 +135,7 @@ def measurement_of(
         held=held,
         wanted=wanted_cores(list(counted)),
         begun_at=round(trace.begun_at) if trace is not None and point is not None else 0,
+        said_steps=said_steps,
     )
 
 

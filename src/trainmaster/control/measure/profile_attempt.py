@@ -251,6 +251,7 @@ class ProfileAttempt:
             cores=self.cores,
             min_blocks=1 if not ended_by_itself else MIN_BLOCKS,
             aimed=self._progress.aimed,
+            said_steps=self._progress.said_steps,
         )
         noise = self._progress.metrics.get(NOISE)
         if measurement is not None and measurement.curve is not None and isinstance(noise, float):

@@ -41,6 +41,7 @@ class TaskProgress:
         steps_per_s: recent rate, None until known.
         examples_per_s: the same; where only examples are counted, both are known if ``examples_per_step`` is.
         eta_s: seconds left until ``total_steps`` or ``total_examples``, None if unknown.
+        said_steps: how many it makes in all by what it prints or reports; 0 where the recipe says that.
         attempt: which one it is.
         epochs: of the recipe; what the script prints of their length counts where the recipe says none.
         changed: there is something new since this was last set to False.
@@ -66,6 +67,7 @@ class TaskProgress:
     source: MemberMetrics
     total_steps: int | None
     total_examples: int | None = None
+    said_steps: int = 0
     attempt: int = 1
     epochs: int | None = None
     examples_per_step: int | None = None
@@ -91,6 +93,7 @@ class TaskProgress:
     _signs: SilenceMeter | None = field(default=None, init=False)
     _signs_at: float | None = field(default=None, init=False)
     _has_begun: bool = field(default=False, init=False)
+    _reported_total: float | None = field(default=None, init=False)
     _caught_up_at: float | None = field(default=None, init=False)
 
     @classmethod
@@ -173,8 +176,6 @@ class TaskProgress:
         """Read what is new; a bounded amount per call. False if there was nothing."""
         self._look_for_signs(now)
         rows, size = self.source.read()
-        if self.source.per_epoch:
-            self._learn_totals(self.source.per_epoch)
         if rows and self.trace is None and self.make_trace is not None:
             self.trace = self.make_trace()
         for row in rows:
@@ -188,6 +189,7 @@ class TaskProgress:
                 self._draw(row, self.metric, self.curve)
             if self.trace is not None:
                 self.trace.add(now, row.get("step"), row.get("examples"), row.get("epoch"))
+            self._learn_totals(row)
         if rows:
             if self.source.value is not None:
                 self.metrics.update(json_safe(self.source.value.metrics))
@@ -217,11 +219,26 @@ class TaskProgress:
         silent_s = self._signs.look()
         self.silent_s = silent_s if self.moved_at is None else min(silent_s, now - self.moved_at)
 
-    def _learn_totals(self, per_epoch: Mapping[str, int]) -> None:
-        """Where the recipe has only ``epochs``, what is printed tells how long one is."""
-        if self.epochs and self.total_steps is None and self.total_examples is None:
-            self.total_steps = self.epochs * per_epoch.get("step", 0) or None
+    def _learn_totals(self, row: Mapping[str, object]) -> None:
+        """Where the recipe does not say how long it is, what is printed or reported tells."""
+        if self.total_examples or (self.total_steps and not self.said_steps):
+            return
+        before, self._reported_total = (
+            self._reported_total,
+            _number(row, "total_steps") or self._reported_total,
+        )
+        per_epoch, totals = self.source.per_epoch, self.source.totals
+        if self.epochs and (per_epoch or totals):
+            said = self.epochs * per_epoch.get("step", 0) or totals.get("step", 0)
             self.total_examples = self.epochs * per_epoch.get("examples", 0) or None
+        elif self._reported_total is not None:  # some call that so which they count, and so it grows
+            said = int(self._reported_total) if self._reported_total == before else 0
+        else:
+            counts_epochs = not self.metrics.keys() & {"step", "examples"}
+            said = totals.get("epoch" if counts_epochs else "step", 0)
+        done = _number(self.metrics, "step") or 0.0
+        self.said_steps = said if said >= done else 0
+        self.total_steps = self.said_steps or None
 
     def _begins(self, rows: Iterable[Mapping[str, object]]) -> bool:
         """Whether an attempt that goes on shows its first progress only now: a step 0 before it is none."""

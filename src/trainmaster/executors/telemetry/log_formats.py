@@ -36,8 +36,8 @@ _PAIR = _pair(_NAME)
 _KNOWN_PAIR = _pair(rf"{_NAME}|loss_(?!scale)\w+")
 _IS_SCORE = regex(_SCORE_NAME, re.I)
 _COUNTER = regex(
-    r"(?<![\w./@-])(?P<key>epoch|global[_ ]step|step|iteration|iter)\s*[:=#]?\s*[\[(]?\s*"
-    r"(?P<value>\d{1,15})(?:\s*/\s*\d+)?(?!\w|\.\d)",
+    r"(?<![\w./@-])(?P<key>epoch|global[_ ]step|step|iteration|iter)(?:\(train\))?\s*[:=#]?\s*[\[(]?\s*"
+    r"(?P<value>\d{1,15})(?:\s*/\s*(?P<of>\d{1,15}))?(?!\w|\.\d)",
     re.I,
 )
 _WORD = regex(r"[^\W\d_]{2,}")
@@ -124,6 +124,34 @@ def prints(text: str) -> Metrics:
     return counters | row
 
 
+def counted_of(text: str) -> dict[str, int]:
+    """How many epochs and steps a line that `prints` has read says that there are.
+
+    >>> counted_of("Epoch [1/5], Step [100/600], Loss: 0.31")
+    {'epoch': 5, 'step': 600}
+    """
+    if "/" not in text:
+        return {}
+    told = {match["key"].lower(): match for match in _COUNTER.finditer(text) if match["of"]}
+    pairs = (("epoch" if key == "epoch" else "step", match) for key, match in told.items())
+    return {key: int(match["of"]) for key, match in pairs if 0 < int(match["value"] or 0) <= int(match["of"])}
+
+
+_TRAINER_TOTAL = regex(r"(Num Epochs|Total optimization steps) = ([\d,]{1,15})$")
+
+
+def trainer_totals(text: str) -> dict[str, int]:
+    """What Hugging Face's Trainer says as it begins.
+
+    >>> trainer_totals("[INFO|trainer.py:2128] 2024-01-05 10:00:00,000 >>   Total optimization steps = 1,200")
+    {'step': 1200}
+    """
+    match = _TRAINER_TOTAL.search(text)
+    if not match or not (digits := match[2].replace(",", "")):
+        return {}
+    return {"epoch" if match[1] == "Num Epochs" else "step": int(digits)}
+
+
 def _without(text: str, spans: list[tuple[int, int]]) -> str:
     for start, end in sorted(spans, reverse=True):
         text = text[:start] + " " + text[end:]
@@ -204,7 +232,8 @@ IN_EPOCH = (
     # Lightning's rich bar
     _in_epoch(
         "•",
-        r"^Epoch EPOCH(?:/\d+)? [━╸╺╴╶─ -]*(?P<done>\d{1,12})/TOTAL \d+:\d\d:\d\d • \S+ [\d.]+it/s",
+        r"^Epoch EPOCH(?:/(?P<last>\d{1,6}))? [━╸╺╴╶─ -]*"
+        r"(?P<done>\d{1,12})/TOTAL \d+:\d\d:\d\d • \S+ [\d.]+it/s",
         0,
         pairs=_postfix,
     ),

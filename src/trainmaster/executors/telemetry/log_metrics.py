@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from trainmaster.dataclass import dataclass
 from trainmaster.executors.telemetry import log_formats
 from trainmaster.executors.telemetry.log_formats import NUMBER, InEpoch, number
 from trainmaster.executors.telemetry.metrics import Metrics, remember
@@ -23,13 +24,13 @@ _ONE_NUMBER = regex(rf"({NUMBER})\s?(%?)[,;:)\]]*", re.I)
 # Colours, cursor movements and the backspaces with which Keras wipes its bar.
 _CONTROL = regex(r"\x1b\[[0-9;?]*[A-Za-z]|[\b\x00]")
 
-_EPOCH_LINE = regex(r"Epoch (\d{1,9})/\d+")
+_EPOCH_LINE = regex(r"Epoch (\d{1,9})/(\d{1,9})")
 _KERAS_BAR = regex(r"(\d{1,15})/(\d{1,15}|Unknown)\s+(?:\[[=>.\s]+\]|━|-?\s*\d+(?:\.\d+)?m?s\b)")
 _KERAS_PAIR = regex(rf" - ([A-Za-z_]\w*): ({NUMBER})(?= - |$)", re.I)
 _TQDM_BAR = regex(r"(?:\d{1,3}%\s?(?:\|[^|]*\|)?\s*(\d{1,15})/(\d{1,15})|(?<!\S)(\d{1,15})it) \[([^\]]*)")
 _TQDM_STEPS = regex(r"(?<![a-zA-Z])(?:it|iters?|batch(?:es)?|steps?)/s\b|s/(?:it|iter|batch|step)\b")
 _TQDM_PAIR = regex(rf"([A-Za-z_][\w/@.-]*)=\s*({NUMBER})(?=[,\s\]]|$)", re.I)
-_TQDM_EPOCH = regex(r"epoch\s*[:\[#]?\s*(\d{1,9})(/\d+)?", re.I)
+_TQDM_EPOCH = regex(r"epoch\s*[:\[#]?\s*(\d{1,9})(?:/(\d{1,9}))?", re.I)
 _NOT_TRAINING = regex(r"\W*(?:val|sanity|test|eval|predict)", re.I)
 # What XGBoost and LightGBM say before they repeat the line of a round long past.
 _BEST_ROUND = ("est iteration is:", "est iteration:")
@@ -51,6 +52,7 @@ class LogMetrics:
     Attributes:
         last: the last value of each name, of the first `MAX_KEYS` names.
         per_epoch: how much an epoch has by what was printed last: ``{"step": 938}``, or ``examples``.
+        totals: how many there will be in all, as far as that is printed: ``{"step": 9380, "epoch": 10}``.
 
     >>> LogMetrics().feed(b"step 120 loss 0.4\n")
     [{'step': 120, 'loss': 0.4}]
@@ -71,6 +73,8 @@ class LogMetrics:
         self._line = b""
         self.last: Metrics = {}
         self.per_epoch: dict[str, int] = {}
+        self.totals: dict[str, int] = {}
+        self._laps = _Laps()
         self._epoch: int | None = None  # of Keras, from 1
         self._epoch_steps = 0
         self._from_0 = False  # the first epoch is 0, whatever is usual
@@ -117,10 +121,14 @@ class LogMetrics:
         before, self._text = self._text, text
         if text.startswith("[") and (found := log_formats.boosting(text)) is not None:
             return {} if before.endswith(_BEST_ROUND) else found
+        if " = " in text and (totals := log_formats.trainer_totals(text)):
+            self.totals |= totals
+            return {}
         if not _HINT.search(text.lower()):
             return {}
         if match := _EPOCH_LINE.fullmatch(text):
             self._epoch, self._epoch_steps = int(match[1]), 0
+            self.totals["epoch"] = int(match[2]) + (match[1] == "0")
             return {}
         if match := _KERAS_BAR.match(text):
             return self._keras(text, match)
@@ -133,7 +141,25 @@ class LogMetrics:
                 return self._in_epoch(form, match)
         if text.startswith("{") and text.endswith("}"):
             return self._dictionary(text)
-        return log_formats.prints(text)
+        if (row := log_formats.prints(text)) and (of := log_formats.counted_of(text)):
+            self._count(row, of)
+        return row
+
+    def _count(self, row: Metrics, of: dict[str, int]) -> None:
+        """A line such as ``Epoch [1/5], Step [100/600]`` says how many there are, of an epoch or in all."""
+        if "epoch" in of:
+            self.totals["epoch"] = of["epoch"]
+        step, epoch = row.get("step"), row.get("epoch", self._epoch)
+        if "step" not in of or not isinstance(step, int):
+            return
+        number = epoch if isinstance(epoch, int) else None
+        self._from_0 |= number == 0
+        epochs = 1 if number is None else self.totals.get("epoch")
+        steps = self._laps.total(step, number or 0, of["step"], epochs)
+        if self._laps.is_lap and number is not None:
+            row["step"] = step + (number - (not self._from_0)) * of["step"]
+        self.totals.pop("step", None)
+        self.totals |= {"step": steps} if steps else {}
 
     def _in_epoch(self, form: InEpoch, match: re.Match[str]) -> Metrics:
         epoch, done, total = int(match["epoch"]), int(match["done"] or 0), int(match["total"])
@@ -142,6 +168,8 @@ class LogMetrics:
         if form.unit == "step" or _is_count(done, total, match["percent"]):
             row[form.unit] = (epoch - (0 if self._from_0 else form.first)) * total + done
             self.per_epoch = {form.unit: total}
+        last = match.groupdict().get("last")
+        self.totals = {"step": (int(last) + 1 - form.first) * total} if last else {}
         return row | form.pairs(match.string[match.end() :])
 
     def _dictionary(self, text: str) -> Metrics:
@@ -163,6 +191,8 @@ class LogMetrics:
         if not total:
             return {"epoch": self._epoch, **row}
         self.per_epoch = {"step": total}
+        if epochs := self.totals.get("epoch"):
+            self.totals["step"] = epochs * total
         return {"epoch": self._epoch, "step": (self._epoch - 1) * total + done, **row}
 
     def _tqdm(self, title: str, bar: re.Match[str]) -> Metrics:
@@ -183,6 +213,8 @@ class LogMetrics:
         self._from_0 |= int(epoch[1]) == 0 or not (epoch[2] or epoch[1].startswith("0"))
         past = int(epoch[1]) - (not self._from_0)
         self.per_epoch = {"step": total} if total else {}
+        # Of those that count from 0 some say their number and some the last one.
+        self.totals = {"step": int(epoch[2]) * total} if total and epoch[2] and not self._from_0 else {}
         return {"epoch": int(epoch[1]), "step": past * total + done, **row}
 
     def _bare_bar(self, done: int, total: int) -> Metrics:
@@ -191,8 +223,44 @@ class LogMetrics:
             self._bar_total = total
         if self._bar_done is None or total != self._bar_total or done < self._bar_done:
             return {}
-        self._bar_done = done
+        self._bar_done, self.totals["step"] = done, total
         return {"step": done}
+
+
+@dataclass(slots=True)
+class _Laps:
+    """Tells whether ``Step [100/600]`` is of an epoch or of all: only a second epoch shows that.
+
+    Attributes:
+        steps: how many there were said to be.
+        step: the last one. epoch: its epoch.
+        is_lap: it was seen to begin anew. goes_on: it was seen to go on in the next epoch.
+    """
+
+    steps: int = 0
+    step: float = 0.0
+    epoch: float = 0.0
+    is_lap: bool = False
+    goes_on: bool = False
+
+    def total(self, step: float, epoch: float, steps: int, epochs: int | None) -> int | None:
+        """Steps in all after a line; None if that is not known.
+
+        Args:
+            step: of the line.
+            epoch: of the line.
+            steps: how many there are, by the line.
+            epochs: how many there are; None if that is not said.
+        """
+        if steps != self.steps:  # of something else, such as a validation: one line shows nothing
+            self.steps, self.step, self.epoch, self.is_lap, self.goes_on = steps, step, epoch, False, False
+            return None
+        self.is_lap |= step < self.step
+        self.goes_on |= bool(self.step) and epoch > self.epoch and step > self.step
+        self.step, self.epoch = step, epoch
+        if self.is_lap:  # how often, only the number of epochs says
+            return epochs * steps if epochs and epochs > 1 else None
+        return steps if epochs == 1 or self.goes_on else None
 
 
 def _is_count(done: int, total: int, percent: str) -> bool:

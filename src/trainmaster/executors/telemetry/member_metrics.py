@@ -84,6 +84,11 @@ class MemberMetrics:
         """How much an epoch has, if it prints that: ``{"step": 938}``, or ``examples``."""
         return self._log.per_epoch if self._log else {}
 
+    @property
+    def totals(self) -> dict[str, int]:
+        """How many steps or epochs it makes in all, as far as it prints that; see `LogMetrics`."""
+        return self._log.totals if self._log and not self.is_in_file else {}
+
     def read(self, *, final: bool = False) -> tuple[list[Metrics], int]:
         """New rows, and how many bytes were looked at for them: few at a time, 0 at the end.
 

@@ -17,7 +17,7 @@ from trainmaster.cluster.renting.requirements import Needs
 from trainmaster.control.task.gangs import slots_of
 from trainmaster.dataclass import dataclass, field
 from trainmaster.service.quotes.steadiness import share_done
-from trainmaster.service.quotes.worker_counts import begun_at, workload_of
+from trainmaster.service.quotes.worker_counts import begun_at, with_length, workload_of
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.states import State
 
@@ -169,8 +169,10 @@ def doing_of(
     progress: Mapping[tuple[str, int], TaskProgress],
     now: float,
     where: Callable[[Task], Where] | None = None,
+    *,
+    has_length: bool = True,
 ) -> Doing:
-    """How far an experiment is, and on what its tasks run."""
+    """How far an experiment is, and on what its tasks run; steps tell that only if their number is known."""
     from trainmaster.advisor.quote.forecast import Doing, RunningTask
 
     running = []
@@ -178,7 +180,7 @@ def doing_of(
         if task.started_at is None or task.state is State.WAITING:
             continue
         found = progress.get(task.key)
-        share = None if found is None else share_done(found)
+        share = share_done(found) if found is not None and has_length else None
         aimed = None if found is None else found.aimed
         reports = ((), ()) if aimed is None else (tuple(aimed.steps), tuple(aimed.values))
         machine = "" if where is None else where(task).offer
@@ -262,7 +264,7 @@ def forecast_inputs(
     for number, (name, (is_over, how_far)) in enumerate(doing.items()):
         if is_over:
             continue
-        experiment, device = recipe.experiments[name], devices[name]
+        experiment, device = with_length(recipe.experiments[name], measured[name][0]), devices[name]
         room = slots if rented is None else rented.slots(name)
         # On this machine `workers` are slots, elsewhere they are machines, and those are all to be used.
         spread = experiment.workers if rented is None else None

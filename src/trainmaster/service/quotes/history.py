@@ -106,6 +106,10 @@ class MeasuredNow:
         seen = self.same.get(name) or self.similar.get(name, [])
         return max((each.steps_done for each in seen if each.duration_s is not None), default=0)
 
+    def ends_early(self, name: str) -> bool:
+        """Whether a run of the very same has ended well before the steps that its script said it makes."""
+        return any(each.ended_early for each in self.same.get(name, []))
+
     def of_all_sizes(self, name: str) -> list[Measurement]:
         """What was measured now, and earlier with other numbers of workers or servers."""
         live = list(self.live.get(name, {}).values())

@@ -14,11 +14,13 @@ from trainmaster.service.apps.rented_notebook import is_notebook
 from trainmaster.service.quotes.candidate_offers import measured_elsewhere, measured_for
 from trainmaster.service.quotes.home_load import HomeLoad
 from trainmaster.service.quotes.own_points import OwnPoints, with_shipped
+from trainmaster.service.quotes.worker_counts import with_length
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import UsageError, one_line
 
 if TYPE_CHECKING:
     from trainmaster.advisor.model.knowledge import Knowledge
+    from trainmaster.advisor.model.measurement import Measurement
     from trainmaster.control.measure.profile_progress import ProfileProgress
     from trainmaster.service.quotes.history import History
     from trainmaster.service.quotes.knowledge_builder import KnowledgeBuilder
@@ -30,7 +32,8 @@ UNKNOWN: Final = "nothing is known of it, and code of others is not measured her
 UNASKED: Final = "nothing is known of it"
 OF_A_PERSON: Final = "it ends when whoever works in it does"
 NO_LENGTH: Final = (
-    "its recipe has no length: set `steps`, or `epochs` with `examples` and `batch`, or run it to its end"
+    "its recipe has no length: set `steps`, or `epochs` with `examples` and `batch`, let it print "
+    "`step 1/800`, or run it to its end"
 )
 NOT_MEASURED: Final = "nothing was measured before (`trainmaster quote` does so, or says what that costs)"
 NO_END: Final = "it is a service, and has no end: `trainmaster run` says what it costs per hour"
@@ -85,14 +88,21 @@ class NotMeasured(UsageError):  # noqa: N818 - the name of what happened
 
 
 def has_unknown_length(experiment: Experiment) -> bool:
-    """Whether it is a gang whose recipe has no length: only runs of it, or of other versions, show that."""
+    """Whether it is a gang whose recipe has no length: its script may say it, or a run to its end show it."""
     from trainmaster.advisor.market.workload import Workload
 
     return experiment.distributed is not None and not Workload.of(experiment, 0).has_length
 
 
+def same_seen(known: Knowledge) -> tuple[Measurement, ...]:
+    """What was measured of the very job; nothing where it is known by other versions only."""
+    return () if known.similar else known.seen
+
+
 def why_no_length(experiment: Experiment, known: Knowledge | None = None) -> str:
-    """Why nothing is known of how long it trains, and what to do; empty if its recipe, or a run, says it.
+    """Why nothing is known of how long it trains, and what to do.
+
+    Empty if its recipe, its script or a run says it.
 
     Args:
         experiment: of the recipe.
@@ -100,6 +110,8 @@ def why_no_length(experiment: Experiment, known: Knowledge | None = None) -> str
     """
     from trainmaster.advisor.market.workload import Workload
 
+    if known is not None:
+        experiment = with_length(experiment, same_seen(known))
     if Workload.of(experiment, 0).has_length or (known is not None and known.duration_s is not None):
         return ""
     if known is None or known.model is None:
@@ -249,11 +261,8 @@ class JobKnowledge:
                     missing[name] = why
                     self._tell(f"{name}: it showed no steps when it was measured (--fresh measures again)")
         left = [name for name in names if name not in found]
-        lengthless = [name for name in left if has_unknown_length(recipe.experiments[name])]
-        ended = self.known(recipe, lengthless, builder)
-        for name in lengthless:  # a minute of a gang would not show that
-            if why := why_no_length(recipe.experiments[name], ended.get(name)):
-                missing[name] = why
+        if not measures:  # nothing else would say how long a gang trains
+            missing |= {name: NO_LENGTH for name in left if has_unknown_length(recipe.experiments[name])}
         to_measure = [name for name in left if name not in missing]
         if to_measure and not measures:
             if self._measures and options.only is not None:

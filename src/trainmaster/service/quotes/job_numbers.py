@@ -39,7 +39,7 @@ _BEGUN_DOUBT: Final = 0.7
 #: What counts no work.
 _NO_LENGTH: Final = re.compile(rf"seed|port|rank|local|device|gpu|fold|^{re.escape(BEGUN)}$", re.IGNORECASE)
 #: An option or a variable that is its length by its name, whatever it was before.
-_LENGTH: Final = re.compile(
+LENGTH: Final = re.compile(
     r"\W*((max|num|n|total|train)[-_]?)?(steps|epochs|iters|iterations)", re.IGNORECASE
 )
 #: How long it is, and its batch, are counted apart.
@@ -112,12 +112,12 @@ def as_long(
     before = {name: value for name, value in had.items() if name in numbers}
     told: list[str] = [name for name in _LENGTHS if name in before]
     told += [name for name, value in before.items() if _is_end(name, value, measured)]
-    came = [name for name in numbers if name not in had and name not in _LENGTHS and _LENGTH.fullmatch(name)]
+    came = [name for name in numbers if name not in had and name not in _LENGTHS and LENGTH.fullmatch(name)]
     if not told:
         ended = {n: measured.epochs_done if "epoch" in n.lower() else measured.steps_done for n in came}
         before |= {name: end for name, end in ended.items() if end}
         told = [name for name in came if name in before]
-        gone = any(n not in numbers and (_LENGTH.fullmatch(n) or _is_end(n, had[n], measured)) for n in had)
+        gone = any(n not in numbers and (LENGTH.fullmatch(n) or _is_end(n, had[n], measured)) for n in had)
         if not told and (came or gone):
             if measured.point is not None:
                 return replace(measured, duration_s=None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -35,7 +35,7 @@ class PhaseWatch:
     Args:
         database: keeps them.
         run: its id.
-        stepless: experiments that show no steps, or none that are to be counted.
+        stepless: experiments that show no steps, or none that are to be counted; they may become fewer.
         has_machines: whether those of an experiment are there.
         expected: what is expected of an experiment's phases, before anything of it was seen.
         elapsed: for how long the run has been driven at a Unix time.
@@ -47,7 +47,7 @@ class PhaseWatch:
         self,
         database: Database,
         run: str,
-        stepless: Iterable[str],
+        stepless: Container[str],
         has_machines: Callable[[str], bool],
         expected: Callable[[], Mapping[str, Spans]],
         elapsed: Callable[[float], float],
@@ -56,7 +56,7 @@ class PhaseWatch:
     ) -> None:
         self._database = database
         self._run = run
-        self._stepless, self._services = frozenset(stepless), frozenset(services)
+        self._stepless, self._services = stepless, frozenset(services)
         self._has_machines = has_machines
         self._waited: dict[str, float] = {}  # until when, as far as that was seen
         stored = json.loads(database.forecast_of(run) or "{}")
@@ -118,9 +118,8 @@ class PhaseWatch:
         made = found.trace.steps_done if found.trace is not None and found.trace.first_at is not None else 0.0
         if name in self.passed or not has_passed(made, most):
             return []
-        total = found.total_steps
-        then = f"it makes {total:,}" if total else "how long it trains is not known"
-        why = self.passed[name] = f"{name} has passed the {most:,} steps of {sources}: {then}"
+        passed = f"{name} has passed the {most:,} steps of {sources}"
+        why = self.passed[name] = f"{passed}: how long it trains is not known"
         self._ends, course = {}, self.courses.get(name, PhaseProgress())
         expected = {phase: span for phase, span in course.expected.items() if phase != "steps"}
         self.courses[name] = replace(course, expected=expected, left_s=None)

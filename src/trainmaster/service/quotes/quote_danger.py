@@ -109,3 +109,18 @@ def drift_words(run_state: RunState, progress: Mapping[tuple[str, int], TaskProg
         if told := DriftMeter().look(found.trace, found.directory, task.started_at, now):
             return f"; {told.words}"
     return ""
+
+
+def missing_key(*, shows_steps: bool, has_length: bool) -> str:
+    """What to do where no quote can be made; empty where its steps are few, but come."""
+    if not shows_steps:
+        return (
+            "no steps are seen; show them with trainmaster.report(step=...), or set metrics.pattern to what "
+            "it prints"
+        )
+    if not has_length:
+        return (
+            "how many steps it makes is unknown; set steps, or epochs with examples and batch, which the "
+            "command may have as {{steps}}, {{epochs}}; or let it print `step 1/800`"
+        )
+    return ""

@@ -60,6 +60,14 @@ class QuoteRecord:
         """True if neither is more than was promised: early and cheap is no miss."""
         return self.time_s.holds(time_s) and self.cost_usd.holds(cost_usd)
 
+    @property
+    def kept_words(self) -> str:
+        """When it is kept, in words."""
+        within = f"ends within {format_duration(self.time_s.p95)}"
+        if self.cost_usd.p95:
+            within += f" and costs at most {dollars(self.cost_usd.p95)}"
+        return f"it is kept if the run {within}"
+
     def kept(self, reason: str | None, by_hand: bool, time_s: float, cost_usd: float) -> bool | None:
         """Whether a run has kept it: it succeeded, and neither is more than was promised.
 

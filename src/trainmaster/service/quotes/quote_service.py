@@ -37,6 +37,7 @@ from trainmaster.service.quotes.job_knowledge import (
     JobKnowledge,
     NotMeasured,
     is_elsewhere,
+    same_seen,
     why_no_length,
 )
 from trainmaster.service.quotes.knowledge_builder import KnowledgeBuilder
@@ -51,6 +52,7 @@ from trainmaster.service.quotes.worker_counts import (
     allowed_workers,
     begun_at,
     quoted_workload,
+    with_lengths,
     with_workers,
 )
 from trainmaster.service.runs.summary import is_driven
@@ -398,6 +400,8 @@ class Quoter:
         from trainmaster.advisor.quote.choosing import QuoteLimits
         from trainmaster.advisor.quote.quoting import make_quote
 
+        without = recipe
+        recipe = with_lengths(recipe, {name: same_seen(each) for name, each in known.items()})
         subjects = [self._subject(recipe, name, found, options) for name, found in known.items()]
         load = HomeLoad.now().of(offer.provider for offer in catalogue)
         phases = self._phases(recipe, environ, load, options)
@@ -429,6 +433,11 @@ class Quoter:
                 f"{name} goes on after step {done:,}: its checkpoint has done those"
                 for name, each in known.items()
                 if (done := begun_at(recipe.experiments[name], each.seen))
+            ),
+            *(
+                f"{name} makes {each.steps:,} steps: its script says so"
+                for name, each in recipe.experiments.items()
+                if each is not without.experiments[name]
             ),
             *filter(None, (e.until_caveat for name, e in recipe.experiments.items() if _untold(quote, name))),
             *self._waits(catalogue),

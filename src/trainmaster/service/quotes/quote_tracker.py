@@ -20,7 +20,7 @@ from trainmaster.control.task.layout import attempt_id
 from trainmaster.db import Database, NewQuoteRow, Note
 from trainmaster.service.apps.rented_notebook import is_notebook
 from trainmaster.service.quotes.history import History, MeasuredNow
-from trainmaster.service.quotes.quote_danger import QuoteDanger, drift_words
+from trainmaster.service.quotes.quote_danger import QuoteDanger, drift_words, missing_key
 from trainmaster.service.quotes.quote_record import QuoteRecord, cap_words, most_usd, told, told_in_full
 from trainmaster.service.quotes.run_place import RunPlace
 from trainmaster.service.quotes.steadiness import (
@@ -37,10 +37,10 @@ from trainmaster.service.quotes.steadiness import (
     share_done,
     waits,
 )
+from trainmaster.service.quotes.worker_counts import with_length
 from trainmaster.spec import Recipe
 from trainmaster.spec.states import State
 from trainmaster.spec.topics import QUOTE_BOUND
-from trainmaster.spec.units import dollars, format_duration
 
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.forecast import Doing, Overhead
@@ -143,6 +143,7 @@ class QuoteTracker:
         self._lengthless = {
             name for name, each in recipe.experiments.items() if not each.builtin_values().get("steps")
         }
+        self._stepless = self._lengthless | self._endless
         #: Warnings are given once, and never for services: they do not train.
         self._warned = {*self._services}
         self._next_at = 0.0
@@ -196,6 +197,7 @@ class QuoteTracker:
         for task in run_state.live_tasks():
             if task.state is State.STAGING:
                 self._staging_since.setdefault(task.experiment, now)
+        self._learn_lengths(progress)
         self._measure(run_state, progress, now)
         lines += self._unknown(run_state, now)
         lines += self._warn(run_state, progress, now)
@@ -204,7 +206,7 @@ class QuoteTracker:
             is_one = run_state.experiments[name].total == 1 and self._recipe.experiments[name].ends_at is None
             if is_one and name in self._lengthless - self._endless and (most := self._known.most_steps(name)):
                 lines += self._phases().pass_length(name, found, most, self._known.sources())
-        upset = is_upset(run_state, progress, now, self._lengthless | self._endless)
+        upset = is_upset(run_state, progress, now, self._stepless)
         begun_at = min((task.started_at or now for task in run_state.live_tasks()), default=now)
         look_s = _LOOK_SOON_S if now - begun_at < _YOUNG_S else _LOOK_EVERY_S
         self._next_at = now + (look_s if upset else self._pause_s(look_s))
@@ -236,7 +238,7 @@ class QuoteTracker:
             from trainmaster.service.quotes.phase_watch import PhaseWatch
 
             self._watch = PhaseWatch(
-                self._database, self._run, self._lengthless | self._endless, self._place.has_machines,
+                self._database, self._run, self._stepless, self._place.has_machines,
                 self._expected, self._elapsed, self._load, self._services,
             )  # fmt: skip
         return self._watch
@@ -279,6 +281,22 @@ class QuoteTracker:
         """What was measured on the machines that the run has: of others only where they are much alike."""
         for name, history in self._histories().items():
             self._known.read(name, history, *self._place.offers(name))
+            experiment = self._recipe.experiments[name]
+            if with_length(experiment, self._known.same[name]) is not experiment:
+                self._knows_length(name)
+
+    def _learn_lengths(self, progress: Mapping[tuple[str, int], TaskProgress]) -> None:
+        """What a script says of its length counts as if the recipe did, unless such runs ended earlier."""
+        for (name, _), found in progress.items():
+            if found.said_steps and not self._known.ends_early(name):
+                self._knows_length(name)
+
+    def _knows_length(self, name: str) -> None:
+        if name in self._lengthless:
+            self._lengthless.discard(name)
+            self._stepless.discard(name)
+            if self._watch is not None:
+                self._watch.passed.pop(name, None)
 
     def _measure(
         self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
@@ -303,6 +321,7 @@ class QuoteTracker:
                 cores=where.cores,
                 offer=where.offer,
                 nodes=self._place.nodes(self._recipe.experiments[name], where.offer),
+                said_steps=found.said_steps,
             )
             if measured is not None:
                 self._known.live.setdefault(name, {})[number] = measured
@@ -421,20 +440,10 @@ class QuoteTracker:
             if now - task.started_at < after_s or (self._is_known(name) and not by_kin):
                 continue
             what = f"the quote of {name} is by earlier versions alone" if by_kin else f"no quote for {name}"
-            if not _shows_steps(found):
-                do = (
-                    "no steps are seen; show them with trainmaster.report(step=...), or set metrics.pattern "
-                    "to what it prints"
-                )
-            elif name in self._lengthless:
-                do = (
-                    "how many steps it makes is unknown; set steps, or epochs with examples and batch, which "
-                    "the command may have as {{steps}}, {{epochs}}"
-                )
-            else:
-                continue  # its steps are few, but they come
-            self._warned.add(name)
-            lines.append(Note(f"warning: {what}: {do}"))
+            has_length = name not in self._lengthless
+            if do := missing_key(shows_steps=_shows_steps(found), has_length=has_length):
+                self._warned.add(name)
+                lines.append(Note(f"warning: {what}: {do}"))
         return [each for each in lines if each.message not in self._told_before]
 
     def _is_known(self, name: str) -> bool:
@@ -455,7 +464,10 @@ class QuoteTracker:
         from trainmaster.service.quotes.forecast_inputs import NotKnown, RentedNow, doing_of, forecast_inputs
 
         doing: dict[str, tuple[bool, Doing]] = {
-            name: (experiment.state is State.DONE, doing_of(experiment, progress, now, self._of_task))
+            name: (
+                experiment.state is State.DONE,
+                doing_of(experiment, progress, now, self._of_task, has_length=name not in self._lengthless),
+            )
             for name, experiment in run_state.experiments.items()
         }
         known = {name: self._known.of(name) for name in run_state.experiments}
@@ -574,11 +586,7 @@ class QuoteTracker:
             return [Note(f"estimate: {told(found.time_s)}, from {many} of {self._known.sources()}{score}")]
         self._binding = found
         self._next_at = now + self._pause_s(0.0)
-        within = f"ends within {format_duration(found.time_s.p95)}"
-        if found.cost_usd.p95:
-            within += f" and costs at most {dollars(found.cost_usd.p95)}"
-        words = told_in_full(found.time_s, found.cost_usd)
-        then = f"it is kept if the run {within}"
+        words, then = told_in_full(found.time_s, found.cost_usd), found.kept_words
         if self._database.was_cancelled(self._run):
             then = "the run was ended by hand before, so it is not judged"
         clusters = () if self._costs is None else self._costs.clusters()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model.measurement import Measurement, SeenCurve
 from trainmaster.cluster.renting.requirements import Needs
+from trainmaster.service.quotes.job_numbers import LENGTH
 from trainmaster.spec import Experiment, Hardware, Recipe
 from trainmaster.spec.log_normal import LogNormal
 from trainmaster.spec.objective import Objective
@@ -80,6 +81,45 @@ def begun_at(experiment: Experiment, measured: Iterable[Measurement]) -> int:
         return 0
     done = min((each.begun_at for each in measured if each.point is not None), default=0)
     return done if done < Workload.of(experiment, 0).fewest_steps else 0
+
+
+def with_length(experiment: Experiment, measured: Iterable[Measurement]) -> Experiment:
+    """The experiment with the steps that its own script says it makes, where the recipe has no length.
+
+    It counts as ``steps`` of the recipe would, unless attempts did not agree, one with that number of workers
+    has ended before, or its parameters change how long tasks are.
+
+    Args:
+        experiment: of the recipe.
+        measured: attempts at the very same.
+    """
+    shaped = experiment.distributed
+    if (shaped is not None and shaped.is_flexible) or experiment.serve is not None:
+        return experiment
+    if experiment.builtin_values().get("steps"):
+        return experiment
+    if any(LENGTH.fullmatch(name) for name in experiment.parameters):
+        return experiment
+    mine = [m for m in measured if m.point is not None and m.said_steps]
+    if shaped is not None:
+        mine = [m for m in mine if m.point is not None and m.point.workers == shaped.workers]
+    said = {m.said_steps for m in mine}
+    if len(said) != 1 or any(m.ended_early for m in mine):
+        return experiment
+    return experiment.model_copy(update={"steps": said.pop()})
+
+
+def with_lengths(recipe: Recipe, measured: Mapping[str, Iterable[Measurement]]) -> Recipe:
+    """The recipe with the steps that scripts say they make, see `with_length`; itself if none says more.
+
+    Args:
+        recipe: any.
+        measured: attempts at the very same, by experiment.
+    """
+    found = {name: with_length(recipe.experiments[name], seen) for name, seen in measured.items()}
+    if all(each is recipe.experiments[name] for name, each in found.items()):
+        return recipe
+    return recipe.model_copy(update={"experiments": {**recipe.experiments, **found}})
 
 
 def quoted_workload(

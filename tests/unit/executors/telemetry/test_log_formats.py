@@ -43,6 +43,43 @@ def test_what_well_known_programs_print(path):
     cut()
 
 
+@pytest.mark.parametrize(
+    ("lines", "totals", "step"),
+    [
+        (["step 1/800 loss 0.4", "step 2/800 loss 0.4"], {"step": 800}, 2),
+        (["step 1 loss 0.4", "step 2 loss 0.4"], {}, 2),
+        (["Epoch 3/10, loss: 0.4"], {"epoch": 10}, None),
+        # Of an epoch, or in all: only the second epoch shows that.
+        (["Epoch [1/5], Step [100/600], Loss: 1", "Epoch [1/5], Step [300/600], Loss: 1"], {"epoch": 5}, 300),
+        (
+            [f"Epoch [{e}/5], Step [{s}/600], Loss: 0.4" for e in (1, 2) for s in (100, 500)],
+            {"epoch": 5, "step": 3000},
+            1100,
+        ),
+        (
+            [f"Epoch [{e}/5], Step [{s}/600], Loss: 0.4" for e in (0, 1) for s in (100, 500)],
+            {"epoch": 5, "step": 3000},
+            1100,
+        ),
+        (
+            [f"Epoch {e}/5, step {120 * (e - 1) + s}/600, loss: 0.4" for e in (1, 2) for s in (50, 100)],
+            {"epoch": 5, "step": 600},
+            220,
+        ),
+        # How often it begins anew is not said.
+        ([f"step {s}/600 loss 0.4" for _ in range(2) for s in (100, 500)], {}, 500),
+        # Something else is counted in between.
+        (["step 1/800 loss 0.4", "step 5/20 val_loss 0.4", "step 2/800 loss 0.4"], {}, 2),
+        (["[INFO] x >>   Total optimization steps = 1,200", "other = 1,200", " = ,"], {"step": 1200}, None),
+    ],
+)
+def test_a_log_says_how_long_it_will_be(lines, totals, step):
+    metrics = LogMetrics()
+    metrics.feed("".join(f"{line}\n" for line in lines).encode())
+    assert metrics.totals == totals
+    assert metrics.last.get("step") == step
+
+
 @pytest.mark.parametrize("path", LOGS, ids=lambda path: path.stem)
 def test_each_log_names_where_its_lines_come_from(path):
     assert path.read_text().startswith("# github.com/")

@@ -96,6 +96,7 @@ class World:
                 trace=self.trace,
                 directory=tmp_path,
                 total_steps=recipe.experiments["main"].builtin_values().get("steps"),
+                said_steps=0,
                 metrics={},
                 aimed=None,
             )
@@ -180,6 +181,24 @@ def test_a_training_without_length_is_quoted_by_earlier_durations(tmp_path):
     lines = world.look(90, step_s=0.5)
     assert [line.split(":")[0] for line in lines] == ["estimate", "quote"]
     assert {row["kind"] for row in world.database.rows} == {"estimate", "binding"}
+
+
+def test_a_training_whose_script_says_its_length_is_quoted_by_its_steps(tmp_path):
+    world = World(tmp_path)
+    world.progress["main", 0].total_steps = world.progress["main", 0].said_steps = 400
+    lines = world.look(60, step_s=0.5)
+    assert [line.split(":")[0] for line in lines] == ["quote"]
+    assert world.tracker._binding.time_s.p5 < 200 < world.tracker._binding.time_s.p95
+
+
+def test_what_ended_before_the_length_that_its_script_says_may_do_so_again(tmp_path):
+    point = Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.5)
+    seen = Measurement(point, duration_s=200.0, steps_done=400, said_steps=4000)
+    world = World(tmp_path, histories=history(seen, seen))
+    world.progress["main", 0].total_steps = world.progress["main", 0].said_steps = 4000
+    lines = world.look(90, step_s=0.5)
+    assert [line.split(":")[0] for line in lines] == ["estimate", "quote"]
+    assert world.tracker._binding.time_s.p95 < 400
 
 
 def test_what_passes_the_length_of_an_earlier_version_says_so_once_and_its_estimate_holds_no_more(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.service.quotes.fingerprint import BEGUN
 from trainmaster.service.quotes.job_numbers import as_long
-from trainmaster.service.quotes.worker_counts import begun_at, workload_of
+from trainmaster.service.quotes.worker_counts import begun_at, with_length, workload_of
 from trainmaster.spec import Strategy, read_recipe
 
 
@@ -87,3 +87,33 @@ def test_another_checkpoint_has_done_another_number_of_steps():
     assert as_long(measured, {"steps": 800.0, BEGUN: 1.0}).begun_at == 280
     assert as_long(measured, {"steps": 400.0, BEGUN: 2.0}).begun_at == 0
     assert as_long(measured, {"steps": 400.0}).begun_at == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "seen", "steps"),
+    [
+        ({}, [{}], 800),
+        ({}, [], None),
+        ({"steps": 50}, [{}], 50),
+        ({}, [{}, {"said_steps": 900}], None),
+        ({}, [{"duration_s": 9.0, "steps_done": 400}, {}], None),
+        ({}, [{"duration_s": 9.0, "steps_done": 780}], 800),
+        ({"distributed": {"workers": 2}}, [{}], None),
+        ({"distributed": {"workers": 2}}, [{"workers": 2}], 800),
+        ({"parameters": {"lr": [0.1, 0.2]}}, [{}], 800),
+        ({"parameters": {"epochs": [1, 2]}}, [{}], None),
+    ],
+)
+def test_a_script_says_how_long_it_is_where_the_recipe_does_not(tmp_path, keys, seen, steps):
+    path = tmp_path / "recipe.yaml"
+    if "distributed" in keys:
+        keys = {"distributed": {"strategy": "allreduce", **keys["distributed"]}}
+    path.write_text(json.dumps({"name": "job", "experiments": {"main": {"command": "train", **keys}}}))
+
+    def attempt(workers=1, **values):
+        return Measurement(
+            Point(Strategy.ALLREDUCE, workers, step_time_s=0.02), **{"said_steps": 800, **values}
+        )
+
+    experiment = read_recipe(path).experiments["main"]
+    assert with_length(experiment, [attempt(**each) for each in seen]).steps == steps
