@@ -67,4 +67,7 @@ def test_verbs_options_and_runs(tm, offered):
         assert run in offered("trainmaster logs jo")
         tm.call("label", run, "name=baseline")
         assert "baseline" in offered("trainmaster logs bas")
+        assert "; did you mean baseline?" in tm.call("logs", "basline", code=2).err
+        assert f"; did you mean {run}?" in tm.call("status", f"{run[:-1]}x", code=2).err
+        assert "did you mean" not in tm.call("status", "nosuch", code=2).err
     assert run in offered("trainmaster status ")

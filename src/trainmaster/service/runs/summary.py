@@ -36,6 +36,8 @@ BEST_TASKS = 5
 DRIVER_SILENT_S = 10.0
 #: So many runs are read at once.
 _PAGE = 1000
+#: A run that there is not is looked for among so many, the newest.
+_NEAR: Final = 200
 #: What the owner of a home has begun there, or sent to its server without an account.
 OWN_AT_HOME: Final = (None, "owner")
 #: Of shorter runs on this machine no phases are followed.
@@ -510,7 +512,13 @@ def resolve_run(
         return found[0]
     if found:
         raise NotFoundError(f"several runs {words} {text!r}: {', '.join(found)}", hint)
-    raise NotFoundError(f"there is no run {text!r}", "`trainmaster status` lists the runs.")
+    from trainmaster.spec.node import nearest
+
+    rows = queries.runs(database, limit=_NEAR, which=which)
+    named = filter(None, (json.loads(row["labels"]).get("name") for row in rows))
+    near = nearest(text, [*(row["id"] for row in rows), *named])
+    meant = f"; did you mean {near}?" if near else "."
+    raise NotFoundError(f"there is no run {text!r}", f"`trainmaster status` lists the runs{meant}")
 
 
 def _tasks(experiment: RowMapping, counts: list[RowMapping]) -> dict[str, int]:
