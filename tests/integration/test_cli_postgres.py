@@ -57,6 +57,9 @@ def test_a_run_is_in_the_database_and_not_in_the_home(user):
     assert [row["run"] for row in user.runs()] == [summary["run"]]
     assert not (user.home / "trainmaster.db").exists()
     assert "postgresql" in user.call("doctor").err + user.call("doctor").out
+    del user.env["TRAINMASTER_DATABASE"]
+    told = user.call("status")
+    assert "if TRAINMASTER_DATABASE named another database" in told.err + told.out
 
 
 def test_two_homes_run_at_once(users):

@@ -152,11 +152,25 @@ def _why(run: Mapping[str, Any]) -> str:
     return last if len(last) <= _WHY_CHARACTERS else f"{last[: _WHY_CHARACTERS - 1]}…"
 
 
+def _no_runs() -> str:
+    """That there are none, and why there may be some elsewhere: then a new run would be in neither list."""
+    from trainmaster.cli.opening import context
+    from trainmaster.service import Home
+
+    folders = Home.from_environment(makes=False).root / "runs"
+    if context() is None and folders.is_dir() and any(folders.iterdir()):
+        return (
+            f"no runs in this home's database, but {folders} has files of some: if TRAINMASTER_DATABASE "
+            "named another database when they were started, name it again"
+        )
+    return "no runs yet: `trainmaster run RECIPE` starts one"
+
+
 def _show_runs(client: ClientProtocol, limit: int | None, where: str, *, with_overview: bool = False) -> None:
     listed = client.listed(limit or _LISTED_RUNS, where=where)
     runs = listed["runs"]
     if not runs:
-        say(none_fits(client, where) if where else "no runs yet: `trainmaster run RECIPE` starts one")
+        say(none_fits(client, where) if where else _no_runs())
         return
     if with_overview:
         for line in _overview_lines(client.overview()):
