@@ -23,7 +23,7 @@ from trainmaster.spec.errors import PublishError
 NODE = Node("i-0", "c", "worker", NodeState.READY, "10.0.0.1", key=Path("/k"), labels={"a": "b"})
 PYTHON = PythonFacts("/usr/bin/python3", "3.11.2", "cpython", "cpython-311-x86_64-linux-gnu")
 FACTS = HostFacts(
-    "/h", "u", "/r", "Linux", "6", "x86_64", 4, 9, 8, 7, True, ("gpu",), (PYTHON,), frozenset({"p/1"}), 0.5
+    "/h", "u", "/r", "Linux", "6", "x86_64", 4, 9, 8, True, ("gpu",), (PYTHON,), frozenset({"p/1"}), 0.5
 )
 HEAD = ClusterNode("a", "10.0.0.1", 2, "/d", "/d/h", {"a": "b"}, ("0",), port_base=20000)
 MANIFEST = Manifest(

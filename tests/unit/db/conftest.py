@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from database_nouns import NOW, ToldStore, new_run
 
 from trainmaster.db import Database, Lease
@@ -32,7 +33,9 @@ class KeptTables:
     def __init__(self, server: PrivatePostgres) -> None:
         self.url = server.new_url()
         Database(self.url).close()
-        self._server = server
+        # One connection: a new one would read what tables there are. Tests may have cut it.
+        url = server.url.replace("postgresql:", "postgresql+psycopg:")
+        self.engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", pool_pre_ping=True)
         schema = self.url.rsplit("%3D", 1)[1]
         of_schema = f"FROM pg_class WHERE relnamespace = '{schema}'::regnamespace AND relkind ="
         tables, sequences = (
@@ -43,19 +46,22 @@ class KeptTables:
             [
                 "SET lock_timeout = '5s'; SET session_replication_role = replica",
                 *(f"DELETE FROM {name}" for name in tables if not name.endswith(".alembic_version")),
-                *(f"ALTER SEQUENCE {name} RESTART" for name in sequences),
+                *(f"SELECT setval('{name}', 1, false)" for name in sequences),
             ]
         )
 
     def empty(self) -> str:
         """The URL, when nothing is left in them."""
-        self._server.execute(self._empty)
+        with self.engine.connect() as connection:
+            connection.exec_driver_sql(self._empty)
         return self.url
 
 
 @pytest.fixture(scope="session")
-def kept_tables(postgres: PrivatePostgres) -> KeptTables:
-    return KeptTables(postgres)
+def kept_tables(postgres: PrivatePostgres) -> Iterator[KeptTables]:
+    kept = KeptTables(postgres)
+    yield kept
+    kept.engine.dispose()
 
 
 @pytest.fixture(scope="module", autouse=True)
