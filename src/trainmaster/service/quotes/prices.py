@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -130,21 +129,17 @@ class Prices:
 
     def _ask(self, regions: Sequence[str], patience_s: float) -> str:
         """Why new prices are not there in time; empty if they are. Those that come later are kept, too."""
-        ended: list[str] = []
+        from trainmaster.service.background import begun
 
-        def ask() -> None:
-            try:
-                self.refresh(regions)
-                ended.append("")
-            except TrainmasterError as error:
-                ended.append(one_line(error))
-            except Exception as error:  # noqa: BLE001 - a quote by old prices is better than none
-                ended.append(f"{type(error).__name__}: {error}")
-
-        thread = threading.Thread(target=ask, name="prices", daemon=True)
-        thread.start()
-        thread.join(patience_s)
-        return ended[0] if ended else f"AWS has not answered within {patience_s:g} s"
+        try:
+            begun(lambda: self.refresh(regions), "prices").result(patience_s)
+        except TimeoutError:
+            return f"AWS has not answered within {patience_s:g} s"
+        except TrainmasterError as error:
+            return one_line(error)
+        except Exception as error:  # noqa: BLE001 - a quote by old prices is better than none
+            return f"{type(error).__name__}: {error}"
+        return ""
 
     def _read(self, region: str) -> list[Offer]:
         from trainmaster.providers import load_catalogue
