@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import shlex
 import socket
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any, Final
 
 from trainmaster.transport.base import ConnectionLostError, Exchange, RemoteTimeoutError, Result
@@ -261,12 +262,19 @@ async def join(
             while data := await process.stdout.read(_STREAM_BYTES):
                 await loop.sock_sendall(theirs, data)
 
-    up, down = asyncio.create_task(send_up()), asyncio.create_task(bring_down())
-    try:
-        await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
+    async with until_first(send_up(), bring_down()) as (up, down):
         if up.done():  # what was sent last is still to arrive
             await asyncio.wait({down}, timeout=parting_s)
+
+
+@contextlib.asynccontextmanager
+async def until_first(*works: Coroutine[Any, Any, Any]) -> AsyncIterator[list[asyncio.Task[Any]]]:
+    """Do several things at once: the body begins when the first is over, and the others end with it."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        yield tasks
     finally:
-        for task in (up, down):
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(up, down, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Final
 
 import h11
@@ -13,6 +13,7 @@ import h11
 from trainmaster.api.proxy.admissions import RequestRefusedError
 from trainmaster.api.proxy.headers import UpstreamTarget, header, to_browser
 from trainmaster.api.proxy.upstream import PIECE_BYTES, BrokenOffError, Upstream, http_of, next_event
+from trainmaster.transport.conversation import until_first
 
 #: A client may be silent for so long.
 IDLE_S: Final = 75.0
@@ -214,24 +215,12 @@ class ProxyExchange:
         self._upstream = None
         used = self._used
         begun_up, begun_down = self._http.trailing_data[0], upstream.http.trailing_data[0]
-        ways = {
-            asyncio.create_task(_copy(begun_down, upstream.reader, self._writer, lambda _: None)),
-            asyncio.create_task(
-                _copy(
-                    begun_up,
-                    self._reader,
-                    upstream.writer,
-                    lambda data: None if data[0] == _PONG else used(target),
-                )
-            ),
-        }
-        try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for way in ways:
-                way.cancel()
-            await asyncio.wait(ways)
-            upstream.writer.close()
+        note = lambda data: None if data[0] == _PONG else used(target)  # noqa: E731
+        down = _copy(begun_down, upstream.reader, self._writer, lambda _: None)
+        up = _copy(begun_up, self._reader, upstream.writer, note)
+        with closing(upstream.writer):
+            async with until_first(down, up):
+                pass
 
     def _drop_upstream(self) -> None:
         if self._upstream is not None:

@@ -23,6 +23,7 @@ from trainmaster.api.rest.state import credential_of, known_by_token, state_of, 
 from trainmaster.service.runs.member_commands import MemberCommand, Terminal
 from trainmaster.service.runs.member_connections import PATIENCE_S
 from trainmaster.spec.errors import TrainmasterError
+from trainmaster.transport.conversation import until_first
 
 router = APIRouter()
 PIECE_BYTES: Final = 1 << 18
@@ -147,15 +148,10 @@ async def _joined(websocket: WebSocket, stream: socket.socket) -> bool:
         if has_come:
             await websocket.send_bytes(b"")
 
-    sending, receiving = asyncio.create_task(_quiet(up())), asyncio.create_task(_quiet(down()))
-    try:
-        done, going = await asyncio.wait({sending, receiving}, return_when=asyncio.FIRST_COMPLETED)
-        if going and all(task.result() for task in done) and (has_come or sending in done):
-            await asyncio.wait(going)  # that side has only said all it had to say
-    finally:
-        for task in (sending, receiving):
-            task.cancel()
-        await asyncio.gather(sending, receiving, return_exceptions=True)
+    async with until_first(_quiet(up()), _quiet(down())) as ways:
+        done = [way for way in ways if way.done()]
+        if all(way.result() for way in done) and (has_come or ways[0].done()):
+            await asyncio.wait(ways)  # that side has only said all it had to say
     return has_come
 
 
@@ -191,18 +187,12 @@ async def _carried(websocket: WebSocket, running: MemberCommand) -> int:
         return await running.wait()
 
     await running.start()
-    listening, telling = asyncio.create_task(listen()), asyncio.create_task(tell())
-    try:
-        await asyncio.wait({listening, telling}, return_when=asyncio.FIRST_COMPLETED)
+    async with until_first(listen(), tell()) as (listening, telling):
         if not telling.done() and isinstance(listening.exception(), ValueError | KeyError | TypeError):
             raise WebSocketDisconnect(_REFUSED)
         if not telling.done():
             listening.result()
-        return await telling
-    finally:
-        for task in (listening, telling):
-            task.cancel()
-        await asyncio.gather(listening, telling, return_exceptions=True)
+        return int(await telling)
 
 
 async def _send_status(websocket: WebSocket, status: dict[str, Any]) -> None:
