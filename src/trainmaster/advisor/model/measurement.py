@@ -257,7 +257,8 @@ class Measurement(Told):
     @property
     def ended_early(self) -> bool:
         """Whether it ended by itself well before the steps that its script said it makes."""
-        return self.duration_s is not None and self.steps_done < _WHOLE * self.said_steps
+        came_to = self.begun_at + self.steps_done
+        return self.duration_s is not None and came_to < _WHOLE * self.said_steps
 
     def shifted(self, start: LoadCorrection, work: LoadCorrection) -> Measurement:
         """As it would be at another load of the machine.

@@ -98,6 +98,7 @@ def test_another_checkpoint_has_done_another_number_of_steps():
         ({}, [{}, {"said_steps": 900}], None),
         ({}, [{"duration_s": 9.0, "steps_done": 400}, {}], None),
         ({}, [{"duration_s": 9.0, "steps_done": 780}], 800),
+        ({}, [{"duration_s": 9.0, "steps_done": 200, "begun_at": 600}], 800),
         ({"distributed": {"workers": 2}}, [{}], None),
         ({"distributed": {"workers": 2}}, [{"workers": 2}], 800),
         ({"parameters": {"lr": [0.1, 0.2]}}, [{}], 800),
