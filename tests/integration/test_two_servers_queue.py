@@ -56,6 +56,7 @@ def servers(tm, postgres, tmp_path):
     other.clean_up()
 
 
+@pytest.mark.crossings  # servers that decide at once: `test_admission.py`
 def test_many_runs_at_once_wait_for_their_turn_at_both(tm, servers):
     one, two = servers
     one.ask("PUT", "/budgets", {"runs_at_once": AT_ONCE})

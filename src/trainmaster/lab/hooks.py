@@ -63,6 +63,7 @@ def prepare(directory: Path, settings: LabSettings) -> None:
 
 def install(settings: LabSettings, make_cloud: Callable[[InstanceCalls], Cloud]) -> Cloud:
     """Put the hosts behind moto's classes, and make the region; once per process, before the first call."""
+    _leave_offerings_unread()
     from moto.ec2.models import amis, elastic_network_interfaces, instances, vpcs
     from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBackend
     from moto.ec2.responses.general import General
@@ -331,6 +332,22 @@ def _place(backend: Any, kwargs: dict[str, Any], zone: str) -> None:
         if kwargs.get("associate_public_ip") is None:
             kwargs["associate_public_ip"] = True
     kwargs["placement"] = None
+
+
+def _leave_offerings_unread() -> None:
+    """What all regions of AWS offer: to read it is an eighth of a start, and the lab has its own offers."""
+    from moto.utilities import utils
+
+    read = utils.load_resource
+
+    def read_others(package: str, name: str) -> Any:
+        return [] if "/instance_type_offerings/" in name else read(package, name)
+
+    utils.load_resource = read_others
+    try:
+        import moto.ec2.models.instance_types  # noqa: F401 - it is read then
+    finally:
+        utils.load_resource = read
 
 
 def _keep_types(settings: LabSettings) -> None:

@@ -42,8 +42,7 @@ sys.exit(main())
 
 def unpack(arguments, wheels=None):
     for wheel in wheels:
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(sysconfig.get_path("purelib"))
+        zipfile.main(["--extract", wheel, sysconfig.get_path("purelib")])  # they are this Python's own
     for name in ("pip", "pip3", "pip%d.%d" % sys.version_info[:2]):
         path = os.path.join(sysconfig.get_path("scripts"), name)
         with open(path, "w", encoding="utf-8") as file:

@@ -11,9 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import subprocess
 import sys
-import tarfile
 import time
 from pathlib import Path
 from typing import Any
@@ -120,6 +118,8 @@ def _link(order: dict[str, Any], place: Path) -> None:
 
 def _unpack(place: Path, patience_s: int, members: int) -> None:
     """Unpack so many files; one that ends between two files does not look cut short by itself."""
+    import tarfile  # mostly a layer is there, or linked
+
     count = 0
     place.mkdir(parents=True, exist_ok=True)
     try:
@@ -137,6 +137,8 @@ def _unpack(place: Path, patience_s: int, members: int) -> None:
 
 
 def _run_pip(arguments: list[str], place: Path) -> None:
+    import subprocess
+
     command = [
         sys.executable,
         "-m",
