@@ -10,7 +10,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from trainmaster.providers.sent_settings import SentSettings
     from trainmaster.service import Service
+    from trainmaster.service.teams.team_logins import TeamLogins
     from trainmaster.service.teams.team_secrets import TeamSecrets
     from trainmaster.service.users.access import Access
     from trainmaster.service.users.accounts import Accounts
@@ -97,6 +99,17 @@ class AdministrationProtocol(Protocol):
         """The names of those."""
 
     def remove_secret(self, team: str, name: str) -> None:
+        """Forget one."""
+
+    def put_team_login(
+        self, team: str, provider: str, login: SentSettings, *, is_same_account: bool = False
+    ) -> None:
+        """Have the runs of a team use an account of its own at a place; see `TeamLogins.put`."""
+
+    def team_logins(self, team: str) -> list[dict[str, Any]]:
+        """The places at which it has one."""
+
+    def remove_team_login(self, team: str, provider: str) -> None:
         """Forget one."""
 
 
@@ -207,6 +220,23 @@ class HomeAdministration:
 
     def remove_secret(self, team: str, name: str) -> None:
         self._secrets.remove(team, name)
+
+    @property
+    def _logins(self) -> TeamLogins:
+        from trainmaster.service.teams.team_logins import TeamLogins
+
+        return TeamLogins(self._database, self._service.home.root, os.environ)
+
+    def put_team_login(
+        self, team: str, provider: str, login: SentSettings, *, is_same_account: bool = False
+    ) -> None:
+        self._logins.put(team, provider, login.files, login.environ, "owner", is_same_account=is_same_account)
+
+    def team_logins(self, team: str) -> list[dict[str, Any]]:
+        return self._logins.names(team)
+
+    def remove_team_login(self, team: str, provider: str) -> None:
+        self._logins.remove(team, provider)
 
 
 def as_written(limits: Limits) -> dict[str, float | None]:

@@ -450,7 +450,7 @@ class EmbeddedClient:
     ) -> OfferList:
         from trainmaster.service.offer_list import list_offers
 
-        return list_offers(self._service.home, self._environ, wishes, catalogue, sort, limit)
+        return list_offers(self._service, self._environ, wishes, catalogue, sort, limit)
 
     def refresh_prices(self, region: str | None) -> dict[str, int]:
         from trainmaster.service.offer_list import refresh_prices
@@ -469,7 +469,7 @@ class EmbeddedClient:
     def images(self) -> HomeImages:
         from trainmaster.service.images import HomeImages
 
-        return HomeImages(self._service.home, self._environ)
+        return HomeImages(self._service, self._environ)
 
     @property
     def registry(self) -> Registry:

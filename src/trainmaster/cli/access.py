@@ -10,7 +10,7 @@ import typer
 
 from trainmaster.cli.opening import open_administration
 from trainmaster.cli.options import AsJson
-from trainmaster.cli.output import print_json, say, show_list, tell, when
+from trainmaster.cli.output import need_yes, print_json, say, show_list, tell, when
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.units import dollars, parse_dollars
 
@@ -160,6 +160,53 @@ def invite(
         return
     typer.echo(found["path"])
     say("it is shown this once and works once: put the address of the server before it, and send it")
+
+
+_Team = Annotated[str, typer.Argument(help="The team.")]
+_Place = Annotated[str, typer.Argument(help="Name of the provider, such as slurm.")]
+
+
+@team_app.command("login", no_args_is_help=True)
+def put_login(
+    team: _Team,
+    provider: _Place,
+    same_account: Annotated[
+        bool, typer.Option(help="Another key of the account in use: runs and machines there go on with it.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Have a team's runs use an account of its own at a place: that which this machine uses there."""
+    import os
+
+    from trainmaster.service.teams.team_logins import own_login
+
+    login = own_login(provider, os.environ)
+    say(f"sent, and kept sealed for team {team}: the settings of {provider}")
+    for words in login.words:
+        say(f"  {words}")
+    if not yes:
+        what = f"this machine's login at {provider} would be sent"
+        need_yes("Send it?", what, "not sent", "Nothing was sent.")
+    open_administration().put_team_login(team, provider, login, is_same_account=same_account)
+    say(f"runs of team {team} use its own login at {provider} from now on")
+
+
+@team_app.command("logins", no_args_is_help=True)
+def logins(team: _Team, as_json: AsJson = False) -> None:
+    """Show the places at which a team has an account of its own."""
+    none = f"team {team} uses what the server has: `trainmaster team login {team} PROVIDER` changes that"
+
+    def line(each: dict[str, Any]) -> str:
+        return f"{each['provider']}  by {each['changed_by']}, since {when(each['changed_at'])}"
+
+    _show_lines("logins", open_administration().team_logins(team), line, none, as_json=as_json)
+
+
+@team_app.command("logout", no_args_is_help=True)
+def remove_login(team: _Team, provider: _Place) -> None:
+    """Forget a team's own login: it uses what the server has there."""
+    open_administration().remove_team_login(team, provider)
+    say(f"team {team} has no login of its own at {provider} any more")
 
 
 @user_app.command("create", no_args_is_help=True)

@@ -458,3 +458,19 @@ def events(database: Database, run: str, after: int = 0, limit: int = 1000) -> S
 def has_runs_away(database: Database) -> bool:
     """Whether any run is driven by a machine of its own."""
     return bool(database.read(sa.select(t.run.c.id).where(t.run.c.away.is_not(None)).limit(1)))
+
+
+def at_place(
+    database: Database, team: str, provider: str, now: float
+) -> tuple[Sequence[RowMapping], Sequence[RowMapping]]:
+    """Runs of a team that are not over, wherever they are; its clusters that may have machines at a place.
+
+    Machines that were kept warm have ended themselves when that is over.
+    """
+    going = database.read(sa.select(t.run).where(t.run.c.team == team, t.run.c.state != State.DONE))
+    c = t.cluster.c
+    is_warm = sa.or_(c.kept_until.is_(None), c.kept_until > now)
+    living = (
+        sa.select(c.id, c.run_id).join(t.run).where(t.run.c.team == team, c.provider == provider, is_warm)
+    )
+    return going, database.read(living.where(c.state.not_in(("PLANNED", "ENDED"))).order_by(c.id))

@@ -35,6 +35,7 @@ class ProviderPlace:
         root: all state (``TRAINMASTER_HOME``).
         identity: a name that no other home has. Machines are tagged with it; others are not touched.
         environ: the caller's variables, for settings and credentials.
+        team: whose own login it is; empty with that of the home.
         saved: called when something was written that is needed to go on, before it is relied on.
     """
 
@@ -42,6 +43,21 @@ class ProviderPlace:
     identity: str
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     saved: Callable[[], None] = field(default=lambda: None, repr=False)
+    team: str = ""
+
+    def with_login_of(self, team: str, environ: Mapping[str, str]) -> ProviderPlace:
+        """The same with a team's own login: host keys, and what providers remember, are apart from others'.
+
+        Args:
+            team: whose login it is.
+            environ: all variables that count then.
+        """
+        return replace(self, root=self.root / "logins" / team, team=team, environ=environ)
+
+    @property
+    def home_root(self) -> Path:
+        """Of the home, whosever login it is."""
+        return self.root.parent.parent if self.team else self.root
 
     def directory(self, provider: str) -> Path:
         """Where the provider of that name may write; it is private."""

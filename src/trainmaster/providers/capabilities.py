@@ -19,8 +19,7 @@ from trainmaster.spec.log_normal import LogNormal
 from trainmaster.spec.plugins import PluginRegistry
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from trainmaster.providers.base import ProviderPlace
     from trainmaster.transport.base import Transport
 
 
@@ -53,13 +52,13 @@ class Installed(StrEnum):
 
 #: There are no machines but this one.
 HERE: Final = "here"
-#: How machines are reached, by `Capabilities.reach`. Each is called with the directory of the home.
+#: How machines are reached, by `Capabilities.reach`. Each is called with a `ProviderPlace`.
 TRANSPORTS: Final = PluginRegistry(
     "transport",
     {
         "kubernetes": "trainmaster.transport.kubernetes.pods:pods_transport",
         "ray": "trainmaster.providers.ray.reaching:ray_transport",
-        "ssh": "trainmaster.transport.ssh:ssh_transport",
+        "ssh": "trainmaster.providers.hosts_over_ssh:transport_of",
     },
 )
 #: What a host of one's own is called where an instance type would stand.
@@ -277,16 +276,16 @@ def measured_name(provider: str, instance_type: str) -> str:
     return instance_type or HOST
 
 
-def get_transport(provider: str, root: Path) -> Transport:
+def get_transport(provider: str, place: ProviderPlace) -> Transport:
     """What the machines of a provider are reached by; close it.
 
     Args:
         provider: its name.
-        root: of the home.
+        place: that leads there.
 
     Raises:
         UsageError: there is no such provider or transport.
         MissingPartError: it is there, but what it needs is not installed.
     """
-    found: Transport = TRANSPORTS.make(capabilities_of(provider).reach, root)
+    found: Transport = TRANSPORTS.make(capabilities_of(provider).reach, place)
     return found

@@ -16,6 +16,7 @@ from trainmaster.transport.pool import ConnectionPool
 if TYPE_CHECKING:
     from trainmaster.providers.hosts import HostsProvider
     from trainmaster.providers.inventory import InventoryHost
+    from trainmaster.transport.ssh import Ssh
 
 
 def target_of(machine: InventoryHost | Node) -> Target:
@@ -73,6 +74,13 @@ class SshShell:
             return self._connections.use(target_of(host), lambda it: it.shell(script, timeout_s=_TIMEOUT_S))
         except TrainmasterError as error:
             return error
+
+
+def transport_of(place: ProviderPlace) -> Ssh:
+    """What machines with an SSH server are reached by; what `TRANSPORTS` names."""
+    from trainmaster.transport.ssh import ssh_transport
+
+    return ssh_transport(place.root)
 
 
 def hosts_provider(place: ProviderPlace) -> HostsProvider:

@@ -8,8 +8,9 @@ in the place of the user's own, its module has a function ``driver_login``, too.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from trainmaster.dataclass import dataclass, field
@@ -162,11 +163,42 @@ def sent_settings(provider: str, place: ProviderPlace) -> SentSettings | None:
         UsageError: what is missing in the settings, or cannot be sent.
     """
     found: Callable[[ProviderPlace], SentSettings] | None = PROVIDERS.stated(provider, "sent_settings")
-    try:
+    with readable_settings(provider):
         return None if found is None else found(place)
+
+
+@contextmanager
+def readable_settings(provider: str) -> Iterator[None]:
+    """Say in our words that a file which settings or a login name cannot be read.
+
+    Raises:
+        UsageError: which one, and why.
+    """
+    try:
+        yield
     except (OSError, ValueError) as error:  # a key, or a certificate, that a login names
         why = getattr(error, "strerror", None) or str(error)
         where = getattr(error, "filename", None) or f"what the login of {provider} names"
         raise UsageError(
             f"{where} cannot be read: {why}", f"Correct it, or its name in {provider}.yaml or your login."
         ) from None
+
+
+def in_memory(texts: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Files of this process that other users cannot read, by the variable that names each.
+
+    Programs that it starts find them by the same path, while it lives.
+
+    Args:
+        texts: what is in them; `path_mark` of a variable stands for the path of its file.
+        environ: variables of ours for which such a mark may stand, too.
+    """
+    files = {variable: os.memfd_create(variable) for variable in texts}
+    paths = {variable: f"/proc/{os.getpid()}/fd/{file}" for variable, file in files.items()}
+    own = {name: value for name, value in environ.items() if name.startswith("TRAINMASTER_")}
+    for variable, text in texts.items():
+        for other, value in (own | paths).items():
+            text = text.replace(path_mark(other), value)
+        os.fchmod(files[variable], 0o600)
+        os.write(files[variable], text.encode())
+    return paths

@@ -23,6 +23,7 @@ from trainmaster.db.leases import is_alive
 from trainmaster.providers.base import Node, Provider, ProviderGoneError, ProviderPlace
 from trainmaster.providers.capabilities import get_transport
 from trainmaster.providers.finding import get_provider
+from trainmaster.service.open_home import OpenHome
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import State
 from trainmaster.spec.units import dollars
@@ -31,11 +32,14 @@ _AT_ONCE: Final = 16
 _TIMEOUT_S: Final = 300.0
 
 
-def leave_hosts(home: Home, record: ClusterRecord, run: str, nodes: Sequence[Node]) -> list[str]:
+def leave_hosts(
+    home: Home, place: ProviderPlace, record: ClusterRecord, run: str, nodes: Sequence[Node]
+) -> list[str]:
     """End a run's engine, members and mounts on hosts, and remove its directories; may be repeated.
 
     Args:
         home: of the run.
+        place: that leads there.
         record: the cluster, of hosts.
         run: its id.
         nodes: of the cluster, as their provider lists them; of those that are gone the claim ran out.
@@ -48,11 +52,11 @@ def leave_hosts(home: Home, record: ClusterRecord, run: str, nodes: Sequence[Nod
     from trainmaster.providers.hosts_over_ssh import target_of
 
     with (
-        contextlib.closing(get_transport(record.provider, home.root)) as transport,
+        contextlib.closing(get_transport(record.provider, place)) as transport,
         contextlib.closing(NodeProvisioner(home, run, transport, Path(), 0.0)) as provisioner,
     ):
-        place = f"{provisioner.root}/runs/{run}"
-        command = f"{end_mounts_command(place)}; exec rm -rf -- {shlex.quote(place)}"
+        directory = f"{provisioner.root}/runs/{run}"
+        command = f"{end_mounts_command(directory)}; exec rm -rf -- {shlex.quote(directory)}"
 
         def tidy(node: Node) -> str:
             try:
@@ -152,6 +156,7 @@ def end_clusters(
             place, row = own, rows[name]
             if access_to is not None and row["home_id"] != own.identity:
                 place = access_to(row["run_id"])
+            place = OpenHome(home, database).of_team(row["team"]).with_login(row["provider"], place)
             if name not in records:
                 ended.append(_end_damaged(database, place, row))
                 tell(f"{name}: given back, whatever it had; what it has cost is unknown")
@@ -162,6 +167,8 @@ def end_clusters(
             failed = failed or error
             continue
         if is_ended:
+            keys = place.home_root / "clusters" / name
+            shutil.rmtree(keys, ignore_errors=True)  # of no use to anybody
             shown = _shown(records[name], row, how[name], now)
             ended.append(shown)
             since = f", {dollars(shown['idle_usd'])} since {shown['run']}" if shown["idle_usd"] else ""
@@ -194,7 +201,7 @@ def _end(
     try:
         if provider is not None:
             if all(not machine.rental.is_rented for machine in record.machines):
-                for words in leave_hosts(home, record, row["run_id"], provider.nodes(record.id)):
+                for words in leave_hosts(home, place, record, row["run_id"], provider.nodes(record.id)):
                     tell(words)
             provider.release(record.id)
             nodes = provider.nodes(record.id)
@@ -209,9 +216,6 @@ def _end(
     ]
     over = replace(ending.changed(machines), state=ClusterState.ENDED)
     database.end_unused_cluster(over.as_row(), now, over.idle_usd(now, row["run_ended_at"]))
-    shutil.rmtree(
-        place.root / "clusters" / record.id, ignore_errors=True
-    )  # its keys are of no use to anybody
     return True
 
 

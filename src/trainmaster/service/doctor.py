@@ -18,7 +18,6 @@ from trainmaster.executors.base import Capacity
 from trainmaster.executors.capacity import detect_capacity
 from trainmaster.executors.local.executor import LocalExecutor
 from trainmaster.objects import ObjectStore
-from trainmaster.providers import ProviderPlace
 from trainmaster.providers.capabilities import BUILT_IN, capabilities_of
 from trainmaster.providers.examining import Finding, cuda_of_image, examined, refused
 from trainmaster.providers.finding import PROVIDERS, get_provider
@@ -100,12 +99,13 @@ def _place_checkup(
     seen = list[Finding]()
     if not capabilities_of(name).is_here:
         try:
-            place = ProviderPlace(service.home.root, service.home.identity(), environ)
+            place = service.place(name, environ)
             provider = get_provider(name, place)
         except TrainmasterError as error:
             return [refused("settings", error)]
         try:
-            seen = examined(provider, _builds(recipe))
+            own = [Finding("account", f"the login of team {place.team}")] if place.team else []
+            seen = [*own, *examined(provider, _builds(recipe))]
         finally:
             provider.close()
     if recipe is not None and all(each.ok for each in seen if each.what == "login"):

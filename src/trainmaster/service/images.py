@@ -6,17 +6,19 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.checks.preflight import require_baker
-from trainmaster.control.task.layout import Home
-from trainmaster.providers.base import BakedImage, Baker, ProviderPlace
+from trainmaster.providers.base import BakedImage, Baker
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.finding import PROVIDERS, get_provider
 from trainmaster.spec import Recipe, read_recipe
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
 from trainmaster.spec.experiment import Experiment
 from trainmaster.spec.reading import keys_of
+
+if TYPE_CHECKING:
+    from trainmaster.service.open_home import OpenHome
 
 #: What says what is on a machine, and which one it is; everything else is of the work that is done there.
 _KEPT: Final = frozenset({"setup", "container", "env", "secrets", "hardware"})
@@ -72,15 +74,18 @@ class HomeImages:
     """Those that a home has made.
 
     Args:
-        home: whose.
+        service: the home, as the team sees it.
         environ: of the caller: credentials.
         sees: whether the caller sees what is a team's.
     """
 
     def __init__(
-        self, home: Home, environ: Mapping[str, str], sees: Callable[[str | None], bool] = lambda _: True
+        self,
+        service: OpenHome,
+        environ: Mapping[str, str],
+        sees: Callable[[str | None], bool] = lambda _: True,
     ) -> None:
-        self._place = ProviderPlace(home.root, home.identity(), dict(environ))
+        self._service, self._environ = service, environ
         self._sees = sees
 
     def listed(self, provider: str | None = None) -> list[dict[str, Any]]:
@@ -119,7 +124,7 @@ class HomeImages:
             names = [provider]
         for name in names:
             try:
-                found = get_provider(name, self._place)
+                found = get_provider(name, self._service.place(name, self._environ))
                 found.check_settings()
                 found.check_up()
             except TrainmasterError:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, date, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.control.task.layout import Home
 from trainmaster.dataclass import dataclass
 from trainmaster.providers import NAMED, Catalogue, Offer, OfferFilter, load_catalogue
 from trainmaster.providers.catalogue import RefusedRow
@@ -15,6 +14,10 @@ from trainmaster.providers.offer import Extras
 from trainmaster.service.quotes.candidate_offers import extras_of, own_list_of
 from trainmaster.service.quotes.prices import Prices, named_regions
 from trainmaster.spec.errors import UsageError
+
+if TYPE_CHECKING:
+    from trainmaster.control.task.layout import Home
+    from trainmaster.service.open_home import OpenHome
 
 _FLAGS: Final = {
     "gpu": "--gpu",
@@ -92,7 +95,7 @@ def check_named(catalogue: str | None) -> None:
 
 
 def list_offers(
-    home: Home,
+    service: OpenHome,
     environ: Mapping[str, str],
     wishes: OfferFilter,
     catalogue: str | None = None,
@@ -104,7 +107,7 @@ def list_offers(
     """What can be rented; see `ClientProtocol.offers`.
 
     Args:
-        home: whose prices.
+        service: the home whose prices they are, as a team sees it.
         environ: variables of its owner.
         wishes: which.
         catalogue: by name or file; None for that of the home.
@@ -113,7 +116,7 @@ def list_offers(
         old_last: first those whose price is at most a year older than the newest one.
     """
     order = _order(sort)
-    whole = _catalogue(home, environ, wishes.provider, catalogue)
+    whole = _catalogue(service, environ, wishes.provider, catalogue)
     extras = extras_of(environ)
     billed = whole.where(replace(wishes, max_price_usd_per_hour=None))
     found = billed.with_offers(extras.added_to(offer) for offer in billed).where(wishes)
@@ -125,12 +128,14 @@ def list_offers(
     return OfferList(offers, len(found), found.name, found.as_of, tuple(warnings), whole.refused, extras)
 
 
-def _catalogue(home: Home, environ: Mapping[str, str], provider: str | None, named: str | None) -> Catalogue:
+def _catalogue(
+    service: OpenHome, environ: Mapping[str, str], provider: str | None, named: str | None
+) -> Catalogue:
     """The one that is named; else the provider's own list, if it has one; else that of the home."""
     if named is not None:
         return load_catalogue(named)
-    own = provider and own_list_of(provider, home, environ, datetime.now(UTC).date())
-    return own.catalogue if own else Prices.of(home, environ).catalogue()
+    own = provider and own_list_of(provider, service, environ, datetime.now(UTC).date())
+    return own.catalogue if own else Prices.of(service.home, environ).catalogue()
 
 
 def refresh_prices(home: Home, environ: Mapping[str, str], region: str | None) -> dict[str, int]:

@@ -189,11 +189,39 @@ class OpenHome:
         row = self.database.run_row(run)
         return self.replicas.files(row) if self.replicas.is_elsewhere(row) else self.home_of(run)
 
-    def access_to(self, run: str, environ: Mapping[str, str]) -> ProviderPlace:
+    def place(self, provider: str, environ: Mapping[str, str], home: Home | None = None) -> ProviderPlace:
+        """What leads to a provider: with the team's own login, if it has one there, else with the home's.
+
+        Whoever asks a provider for something does so with this.
+
+        Args:
+            provider: its name.
+            environ: of the caller: settings and credentials.
+            home: of the run, where that is another one.
+
+        Raises:
+            SealedError: the team's login was sealed with another server's key.
+            UsageError: it cannot be used here.
+        """
+        from trainmaster.providers.base import ProviderPlace
+
+        home = home or self.home
+        return self.with_login(provider, ProviderPlace(home.root, home.identity(), dict(environ)))
+
+    def with_login(self, provider: str, place: ProviderPlace) -> ProviderPlace:
+        """The same; see `place`."""
+        if self.team is None or place.team or capabilities_of(provider).is_here:
+            return place
+        from trainmaster.service.teams.team_logins import TeamLogins
+
+        return TeamLogins(self.database, self.home.root, place.environ).place(self.team, provider, place)
+
+    def access_to(self, run: str, environ: Mapping[str, str], provider: str = "") -> ProviderPlace:
         """What leads to the machines of a run: its home, or what its record has of a home that is elsewhere.
 
         Args:
             run: its id.
+            provider: that has rented them, where the run is in several places.
             environ: of the caller: credentials, and the key with which the record is sealed.
 
         Raises:
@@ -201,13 +229,11 @@ class OpenHome:
             SealedError: it was sealed with another server's key.
             UsageError: it stays in a home that cannot be read from here.
         """
-        from trainmaster.providers.base import ProviderPlace
-
         row = self.database.run_row(run)
+        team, provider = self.of_team(row["team"]), provider or row["provider"]
         if self.replicas.is_elsewhere(row):
-            return self.replicas.access(row, environ)
-        home = self.home_of(run)
-        return ProviderPlace(home.root, home.identity(), dict(environ))
+            return team.with_login(provider, self.replicas.access(row, environ))
+        return team.place(provider, environ, self.home_of(run))
 
     def home_if_here(self, run: str) -> Home | None:
         """The home of a run; None if that is not here."""

@@ -310,7 +310,7 @@ class RunPlanner:
         from trainmaster.service.driving.dialling import check_provider, dial_meanwhile
 
         for part in parted(recipe):  # what follows takes a second to import
-            dial_meanwhile(self._service.home, part.provider, self._environ)
+            dial_meanwhile(self._service, part.provider, self._environ)
 
         from trainmaster.service.quotes.prices import Prices
         from trainmaster.service.quotes.worker_counts import with_fewest
@@ -321,7 +321,8 @@ class RunPlanner:
         for note in self._service.check_inputs(probe, self._environ):
             self._tell(f"note: {note}")
         for part in parted(recipe):
-            check_provider(self._service.home, part.provider, self._environ, dials=False)
+            place = self._service.place(part.provider, self._environ)
+            check_provider(part.provider, place, dials=False)
             Prices.of(self._service.home, self._environ).keep_fresh(part, self._tell)
 
         offer = plan_run(

@@ -36,6 +36,8 @@ _MACHINES_S: Final = 600.0
 _LOOK_S: Final = 1.0
 #: What OpenSSH exits with when it was ended, or has lost its machine.
 _LOST: Final = 255
+#: What this machine's user has told OpenSSH does not count.
+_NO_SETTINGS: Final = ("-F", "/dev/null")
 #: What asks a command to end.
 _ENDS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 # On a node: the directory of the run's code, which may just be on its way; then the environment of the first
@@ -340,7 +342,7 @@ def find_way(
         )
     if client:
         return SshWay(node.id, (ssh, "-P", "-m", client, node.way), node.address, place.identity, provider)
-    words = (ssh, *(_closed(node) if is_for_others else ()), *_options(place, node, service.home.root))
+    words = (ssh, *(_closed(place, node) if is_for_others else ()), *_options(place, node, service.home.root))
     return SshWay(node.id, words, node.address, place.identity, provider)
 
 
@@ -444,7 +446,7 @@ def _node(
     if not alive:
         raise NotFoundError(f"{run} has no machines now", "`trainmaster status` says how far it is.")
     record, wanted = _machine(files, run, member, alive)
-    place = service.access_to(run, environ)
+    place = service.access_to(run, environ, record.provider)
     if (node := known.find(run, wanted)) is not None and node.cluster == record.id:
         return place, node
     for node in get_provider(record.provider, place).nodes(record.id):
@@ -500,7 +502,7 @@ def _machine(
     raise NotFoundError(f"{run} has no member and no machine {member!r}", f"Its machines are {nodes}.")
 
 
-def _closed(node: Node) -> list[str]:
+def _closed(place: ProviderPlace, node: Node) -> list[str]:
     """That a client does nothing else here (escape characters open ports), and lends nothing of ours."""
     settings = {
         "EscapeChar": "none",
@@ -511,7 +513,7 @@ def _closed(node: Node) -> list[str]:
     }
     options = openssh_options(settings)
     # The user's own settings say how one logs in at a host to go through: only hosts of an owner have one.
-    return options if node.jump else [*options, "-F", "/dev/null"]
+    return options if node.jump and not place.team else [*options, *_NO_SETTINGS]
 
 
 def _options(place: ProviderPlace, node: Node, home: Path) -> list[str]:
@@ -521,7 +523,7 @@ def _options(place: ProviderPlace, node: Node, home: Path) -> list[str]:
 
     target = target_of(node)
     met = place.root / FILE_NAME
-    known = place.root / "clusters" / node.cluster / f"known-{node.id}"  # removed with its cluster
+    known = place.home_root / "clusters" / node.cluster / f"known-{node.id}"  # removed with its cluster
     if not target.host_key:
         known = known if known.is_file() else met
     else:  # vouched for by the provider: no need to have met it
@@ -535,7 +537,8 @@ def _options(place: ProviderPlace, node: Node, home: Path) -> list[str]:
     }
     options = [*target.openssh(target.pin, known, settings), "-p", str(target.port), "-l", target.login]
     if target.jump is not None and target.jump.key is not None:
-        way = _way_through(target.jump, target.jump.key, [met, home / FILE_NAME])
+        way = _way_through(target.jump, target.jump.key, [met] if place.team else [met, home / FILE_NAME])
+        way[1:1] = _NO_SETTINGS if place.team else []  # nothing that this machine's user has opens it
         options += ["-o", f"ProxyCommand={shlex.join(way)}"]
     elif node.jump:
         options += ["-J", node.jump]

@@ -54,6 +54,7 @@ def places(
     place: Annotated[list[str], Query(default_factory=list, max_length=50)],
 ) -> Response:
     """What is right and wrong where machines are, and what to do about it: what `doctor --provider` says."""
-    found = places_checkup(state.service, place, None, state.environ, limit_s=PLACES_LIMIT_S)
+    service = state.service.of_team(caller.team or None)
+    found = places_checkup(service, place, None, state.environ, limit_s=PLACES_LIMIT_S)
     known = {**dict.fromkeys(place, False), **other_places(state.service.home)}
     return page(request, "places.html", known=known, asked=place, findings=found)

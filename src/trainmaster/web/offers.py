@@ -67,7 +67,12 @@ def offers(
             spot={"yes": True, "no": False}.get(spot),
         )
         found = list_offers(
-            state.service.home, state.environ, wishes, sort=sort, limit=number * _ROWS, old_last=True
+            state.service.of_team(caller.team or None),
+            state.environ,
+            wishes,
+            sort=sort,
+            limit=number * _ROWS,
+            old_last=True,
         )
     except (ValueError, OverflowError):
         problem = "CPUs, memory and price are numbers."

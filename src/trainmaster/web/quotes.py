@@ -340,7 +340,7 @@ def _priced_on(state: ServerState, cluster: Mapping[str, Any], catalogue: str) -
     )
     named = catalogue if catalogue in NAMED and catalogue != DEFAULT else None
     with suppress(TrainmasterError):
-        found = list_offers(state.service.home, state.environ, which, named)
+        found = list_offers(state.service, state.environ, which, named)
         return found.as_of.isoformat() if found.as_of else ""
     return ""
 

@@ -64,6 +64,7 @@ def _about(state: State, caller: Caller) -> dict[str, Any] | None:
         "roles": [role for role, scopes in ROLES.items() if scopes <= caller.scopes],
         "invites": _open_ones(state, accounts.invites(caller.team)) if is_manager else [],
         "secrets": state.secrets.names(caller.team) if is_manager else [],
+        "logins": state.team_logins.names(caller.team) if is_manager else [],
         "service_accounts": accounts.service_accounts(caller.team) if is_manager else [],
     }
 
@@ -191,6 +192,13 @@ def put_secret(
 def remove_secret(secret: str, state: State, caller: Manager) -> Response:
     """Forgets it."""
     state.secrets.remove(team_of(caller), secret)
+    return redirect(_PAGE)
+
+
+@router.post("/team/logins/{provider}/remove")
+def remove_login(provider: str, state: State, caller: Manager) -> Response:
+    """Forgets the team's own login at a place."""
+    state.team_logins.remove(team_of(caller), provider)
     return redirect(_PAGE)
 
 

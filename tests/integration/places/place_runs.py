@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 from command_server import TRAINMASTER
 from private_engines import NoEngineError, PrivateEngine, make_image
@@ -312,36 +313,127 @@ def have_two_homes(
     other.run(short, provider=provider).end()
 
 
-def train_as_a_team(user: Renter, provider: str, folder: Path, machine: str = "half", **nowhere: str) -> None:
-    """A member on a server that has an account there: with the team's secret, and nobody else's settings."""
+@contextlib.contextmanager
+def team_server(user: Renter) -> Iterator[RunningServer]:
+    """A server with the team `vision`: Mia manages it, Ann is a member, and it has a secret."""
     pytest.importorskip("fastapi", reason="the extra `server` is not installed")
     server = RunningServer(user.start)
     process = server.start()
     user.call("team", "create", "vision")
     user.call("team", "add-member", "vision", "ann")
-    made = user.call(
-        "token", "create", "ann", "--scopes", "read,run", "--user", "ann", "--team", "vision", "--json"
-    )
     user.call("team", "add-member", "vision", "mia", "--role", "manager")
-    manager = user.call(
-        "token", "create", "mia", "--scopes", "read,run,manage", "--user", "mia", "--team", "vision", "--json"
-    )
-    server.token = json.loads(manager.stdout)["token"]
+    server.token = team_token(user, "mia", "read,run,manage")
     with server.open("PUT", "/api/v1/secrets/HF_TOKEN", {"value": "hf_of_the_team"}):
         pass
-    away = {"TRAINMASTER_HOME": str(folder / "ann"), "XDG_CONFIG_HOME": str(folder / "config")} | nowhere
+    yield server
+    process.interrupt()
+
+
+def team_token(user: Renter, name: str, scopes: str = "read,run", team: str = "vision") -> str:
+    """A new token of a member."""
+    options = ("--scopes", scopes, "--user", name, "--team", team, "--json")
+    return str(json.loads(user.call("token", "create", name, *options).stdout)["token"])
+
+
+def at_home(user: Renter, server: RunningServer, token: str, home: Path, **env: str) -> dict[str, str]:
+    """Variables of somebody's own machine, which is logged in to a server."""
+    away = {"TRAINMASTER_HOME": str(home), "XDG_CONFIG_HOME": f"{home}-config", **env}
     subprocess.run(
         [TRAINMASTER, "login", server.url, "--token", "-"],
-        input=json.loads(made.stdout)["token"] + "\n",
-        env={**os.environ, **user.env, **away}, text=True, check=True, capture_output=True,
-    )  # fmt: skip
-    secret = 'test "$HF_TOKEN" = hf_of_the_team && echo it has it'
-    recipe = user.recipe(Crossing(secret, "", machine, more="secrets: [HF_TOKEN]").recipe)
-    refused = user.call("run", recipe, "--provider", provider, "--yes", *MOVED, code=2, **away)
-    assert "--on-cluster is for the machine where runs are" in refused.stderr
-    assert json.loads(user.call("status", "--json", **away).stdout)["runs"] == []
-    told = user.start("run", recipe, "--provider", provider, "--yes", "--json", **away).end()
-    assert told["state"] == "DONE"
-    assert user.call("logs", told["run"], **away).stdout.count("it has it") == 2
-    assert not (folder / "ann" / f"{provider}.yaml").exists()
-    process.interrupt()
+        input=f"{token}\n",
+        env={**os.environ, **user.env, **away},
+        text=True,
+        check=True,
+        capture_output=True,
+    )
+    return away
+
+
+def train_as_a_team(user: Renter, provider: str, folder: Path, machine: str = "half", **nowhere: str) -> None:
+    """A member on a server that has an account there: with the team's secret, and nobody else's settings."""
+    with team_server(user) as server:
+        away = at_home(user, server, team_token(user, "ann"), folder / "ann", **nowhere)
+        secret = 'test "$HF_TOKEN" = hf_of_the_team && echo it has it'
+        recipe = user.recipe(Crossing(secret, "", machine, more="secrets: [HF_TOKEN]").recipe)
+        refused = user.call("run", recipe, "--provider", provider, "--yes", *MOVED, code=2, **away)
+        assert "--on-cluster is for the machine where runs are" in refused.stderr
+        assert json.loads(user.call("status", "--json", **away).stdout)["runs"] == []
+        told = user.start("run", recipe, "--provider", provider, "--yes", "--json", **away).end()
+        assert told["state"] == "DONE"
+        assert user.call("logs", told["run"], **away).stdout.count("it has it") == 2
+        assert not (folder / "ann" / f"{provider}.yaml").exists()
+
+
+def _drives(process: psutil.Process, home: str) -> bool:
+    """Whether it is a driver of a home."""
+    with contextlib.suppress(psutil.Error):
+        return "_driver" in process.cmdline() and process.environ().get("TRAINMASTER_HOME") == home
+    return False
+
+
+def train_with_own_login(
+    user: Renter, provider: str, folder: Path, machine: str, secrets: list[str], **mia: str
+) -> None:
+    """A team with a login of its own, on a server that cannot use the place by itself.
+
+    It survives `kill -9` of its driver and of the server, a new key that seals, and nobody else has it.
+
+    Args:
+        user: the owner of the server.
+        provider, machine: where.
+        folder: of the members' homes; that of the manager is ``mia``, with the settings of the place.
+        secrets: what must not be written anywhere.
+        mia: variables of the manager.
+    """
+    with team_server(user) as server:
+        user.call("team", "create", "nlp")
+        user.call("team", "add-member", "nlp", "bob")
+        at_mia = at_home(user, server, server.token, folder / "mia", **mia)
+        at_ann = at_home(user, server, team_token(user, "ann"), folder / "ann")
+        at_bob = at_home(user, server, team_token(user, "bob", team="nlp"), folder / "bob")
+        refused = user.call("team", "login", "vision", provider, code=2, **at_mia)
+        assert "there is no terminal to ask on" in refused.stderr
+        told = user.call("team", "login", "vision", provider, "--yes", **at_mia).stderr
+        assert "sent, and kept sealed for team vision" in told
+        assert not any(secret in told for secret in secrets)
+        (login,) = json.loads(user.call("team", "logins", "vision", "--json", **at_mia).stdout)["logins"]
+        assert (login["provider"], login["changed_by"]) == (provider, "mia")
+        refused = user.call("team", "login", "vision", provider, "--yes", code=2, **at_ann)
+        recipe = gang(user, 2, 60, machine)
+        recipe.write_text(f"provider: {provider}\n{recipe.read_text()}")
+        refused = user.call("run", recipe, "--yes", code=2, **at_bob)
+        assert "there are no settings" in refused.stderr, refused.stderr
+        quoted = user.call("check", recipe, **at_ann)
+        assert f"{provider}: with the login of team vision" in quoted.stdout + quoted.stderr
+        user.call("run", recipe, "--dry-run", **at_ann)
+        going = user.start("run", recipe, "--yes", "--json", **at_ann)
+        run = going.run
+        until(lambda: "step=" in user.call("status", run, **at_ann).stdout)
+        said = user.call("exec", run, "worker-1", "--", "sh", "-c", "echo $TRAINMASTER_INDEX", **at_ann)
+        assert said.stdout == "1\n"
+        for verb in (("logout", "vision", provider), ("login", "vision", provider, "--yes")):
+            refused = user.call("team", *verb, code=2, **at_mia)
+            assert f"team vision has {run} at {provider}" in refused.stderr
+        user.call("server", "key", "rotate")
+        user.call("team", "login", "vision", provider, "--yes", "--same-account", **at_mia)
+        server.process.kill()
+        home = user.env["TRAINMASTER_HOME"]
+        found = [one for one in psutil.process_iter() if _drives(one, home)]
+        assert found
+        for driver in found:
+            driver.kill()
+        server.start()
+        going.end(code=None)
+        until(lambda: json.loads(user.call("status", run, "--json", **at_ann).stdout)["state"] == "DONE")
+        ended = json.loads(user.call("status", run, "--json", **at_ann).stdout)
+        assert ended["reason"] == "SUCCEEDED", ended
+        kept = user.call("run", recipe, "--yes", "--keep", "10m", "--json", **at_ann)
+        name = json.loads(kept.stdout.strip().splitlines()[-1])["run"]
+        refused = user.call("team", "logout", "vision", provider, code=2, **at_mia)
+        assert name in refused.stderr
+        assert "given back" in user.call("clusters", "end", "--all", **at_ann).stderr
+        user.call("team", "logout", "vision", provider, **at_mia)
+        assert json.loads(user.call("team", "logins", "vision", "--json", **at_mia).stdout)["logins"] == []
+        for file in (file for file in Path(home).rglob("*") if file.is_file()):
+            text = file.read_bytes()
+            assert not any(secret.encode() in text for secret in secrets), file

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from place_runs import (
     keep_for_the_next,
     serve,
     train_as_a_team,
+    train_with_own_login,
     until,
     until_step,
 )
@@ -110,6 +112,17 @@ def test_a_team_trains_on_a_server_that_has_an_account(
 ) -> None:
     """Its member has neither login nor settings; the task has the team's secret, and nobody else's."""
     train_as_a_team(user, "kubernetes", tmp_path, "node", KUBECONFIG="/nowhere")
+    check_clean(account)
+
+
+def test_a_team_trains_with_its_own_login(user: Renter, account: KubernetesAccount, tmp_path: Path) -> None:
+    """With its own token and namespace, where the server has neither a login nor settings."""
+    (tmp_path / "mia").mkdir()
+    (account.home / "kubernetes.yaml").rename(tmp_path / "mia" / "kubernetes.yaml")
+    kubeconfig = user.env.pop("KUBECONFIG")
+    token = re.findall(r'"?token"?: "?([\w.-]{8,})', Path(kubeconfig).read_text())
+    user.env["TRAINMASTER_WEBHOOK_NETWORKS"] = "127.0.0.1/32"
+    train_with_own_login(user, "kubernetes", tmp_path, "node", token, KUBECONFIG=kubeconfig)
     check_clean(account)
 
 

@@ -21,6 +21,7 @@ from place_runs import (
     keep_for_the_next,
     podman_with_image,
     train_as_a_team,
+    train_with_own_login,
     until,
 )
 from private_engines import IMAGE
@@ -29,6 +30,7 @@ from renter import Renter
 from trainmaster.providers.base import NodeRequest, NodeState, ProviderPlace
 from trainmaster.providers.slurm.provider import catalogue_of, slurm_provider
 from trainmaster.testing.private_slurm import NoSlurmError, PrivateSlurm
+from trainmaster.testing.private_sshd import SshHost, make_key
 
 if TYPE_CHECKING:  # another folder's conftest.py may have the name by then
     from conftest import Account
@@ -164,6 +166,27 @@ def test_a_team_trains_on_a_server_that_has_an_account(
     """Its member has neither Slurm nor the settings; the task has the team's secret, and nobody else's."""
     train_as_a_team(user, "slurm", tmp_path, SLURM_CONF="/nowhere")
     check_clean(account)
+
+
+def test_a_team_trains_with_its_own_login(user: Renter, account: Account, tmp_path: Path) -> None:
+    """By SSH, with its own key, where the server has neither Slurm nor settings for it."""
+    key, folder = tmp_path / "id", tmp_path / "login"
+    make_key(key)
+    folder.mkdir()
+    (tmp_path / "mia").mkdir()
+    host = SshHost(folder, "login", key, address=account.slurm.address, SLURM_CONF=user.env.pop("SLURM_CONF"))
+    host.start()
+    text = (account.home / "slurm.yaml").read_text()
+    (account.home / "slurm.yaml").unlink()
+    (tmp_path / "mia" / "slurm.yaml").write_text(
+        f"login: root@{host.address}:{host.port}\nkey: {key}\n{text}"
+    )
+    secret = key.read_text().splitlines()[3]
+    try:
+        train_with_own_login(user, "slurm", tmp_path, "half", [secret])
+        check_clean(account)
+    finally:
+        host.stop()
 
 
 def test_a_quote_says_how_what_waits_is_ranked(account: Account) -> None:

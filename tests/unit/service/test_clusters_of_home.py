@@ -287,7 +287,7 @@ def test_what_a_run_left_on_hosts_is_ended_before_they_are_given_back(
 ) -> None:
     asked: list[Any] = []
 
-    def leave(_home: Home, record: ClusterRecord, run: str, nodes: list[Node]) -> list[str]:
+    def leave(_home: Home, _place: object, record: ClusterRecord, run: str, nodes: list[Node]) -> list[str]:
         assert not world.provider.released
         asked.append((record.id, run, [node.id for node in nodes]))
         return ["i-0 keeps what left left there: no answer"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from trainmaster.providers.base import ProviderPlace
 from trainmaster.providers.capabilities import BUILT_IN, Capabilities
 from trainmaster.providers.examining import Finding
 from trainmaster.service import doctor
@@ -23,7 +24,8 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     point = EntryPoint("moon", f"{__name__}:service", "trainmaster.providers")
     monkeypatch.setattr(PluginRegistry, "plug_ins", lambda registry: {"moon": point})
     monkeypatch.setattr(doctor, "capabilities_of", lambda name: BUILT_IN.get(name, Capabilities()))
-    return SimpleNamespace(home=SimpleNamespace(root=tmp_path, identity=lambda: "0123456789abcdef"))
+    home = SimpleNamespace(root=tmp_path, identity=lambda: "0123456789abcdef")
+    return SimpleNamespace(home=home, place=lambda _, environ: ProviderPlace(tmp_path, "", environ))
 
 
 def test_a_silent_place_holds_no_other_up(service: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from trainmaster.db import Database
 from trainmaster.providers.base import BakedImage
 from trainmaster.service import images as images_module
 from trainmaster.service.images import HomeImages, image_recipe
+from trainmaster.service.open_home import OpenHome
 from trainmaster.service.quotes.phase_records import ExperimentPhases, brought_seconds, phase_rows, phases_of
 from trainmaster.spec import Strategy, read_recipe
 from trainmaster.spec.errors import NotFoundError, UsageError
@@ -110,7 +111,7 @@ def test_a_team_sees_and_removes_its_own(tmp_path: Path, monkeypatch: pytest.Mon
     baker = FakeBaker()
     monkeypatch.setattr(images_module, "get_provider", lambda name, place: baker)
     home = Home(tmp_path, tmp_path / "cache", "", "")
-    red = HomeImages(home, {}, lambda team: team == "red")
+    red = HomeImages(OpenHome(home), {}, lambda team: team == "red")
     assert [one["id"] for one in red.listed("lab")] == ["ami-1"]
     assert red.remove("ami-2") == []
     assert [one["run"] for one in red.remove("ami-1")] == ["run-1"]
@@ -126,7 +127,7 @@ def test_a_quote_counts_the_setup_unless_an_image_saves_it(
     monkeypatch.setattr(images_module, "get_provider", lambda name, place: baker)
     database = Database(f"sqlite:///{tmp_path / 'trainmaster.db'}")
     home = Home(tmp_path, tmp_path / "cache", "", "")
-    service = SimpleNamespace(home=home, team="red", database=database)
+    service = SimpleNamespace(home=home, team="red", database=database, place=OpenHome(home).place)
     rented = Rented("m4.large", 1, provider="aws", region="r")
     recipe = read_recipe(path)
 

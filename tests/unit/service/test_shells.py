@@ -16,7 +16,7 @@ import pytest
 from trainmaster.cluster.member_places import PLACES
 from trainmaster.cluster.record import ClusterRecord, ClusterState
 from trainmaster.control.task.layout import RunFiles
-from trainmaster.providers.base import NodeState
+from trainmaster.providers.base import NodeState, ProviderPlace
 from trainmaster.service import shells
 from trainmaster.service.runs.known_nodes import KnownNodes
 from trainmaster.service.runs.member_commands import Terminal
@@ -80,7 +80,7 @@ def rented(tmp_path, monkeypatch):
         pin="node-1", host_key="ssh-ed25519 AAAA", port=22, login="ubuntu", key=None, jump=None
     )
     target.openssh = MethodType(Target.openssh, target)
-    place = SimpleNamespace(root=tmp_path, identity="home")
+    place = ProviderPlace(tmp_path, "home")
     monkeypatch.setattr(shells, "_node", lambda *_: (place, node))
     monkeypatch.setattr(shells, "is_driven", lambda *_: True)
     monkeypatch.setattr("trainmaster.providers.hosts_over_ssh.target_of", lambda _: target)
@@ -139,7 +139,7 @@ def two_places(tmp_path, monkeypatch):
     found.service = SimpleNamespace(
         files_of=lambda _: found.files,
         home_if_here=lambda _: found.files,
-        access_to=lambda *_: SimpleNamespace(root=tmp_path, identity="home"),
+        access_to=lambda *_: ProviderPlace(tmp_path, "home"),
         database=SimpleNamespace(clusters_of=lambda _: records, run_row=lambda _: {"provider": "hosts"}),
     )
     return found

@@ -15,6 +15,7 @@ from trainmaster.spec.errors import AccessError, NotFoundError, RecipeError, Usa
 from trainmaster.spec.model_reference import ANY_VERSION, ModelReference, checked_alias, checked_name
 
 if TYPE_CHECKING:
+    from trainmaster.providers.sent_settings import SentSettings
     from trainmaster.spec import Recipe
 
 
@@ -343,6 +344,19 @@ class RemoteAdministration(_Part):
 
     def remove_secret(self, team: str, name: str) -> None:
         self._done("DELETE", f"/secrets/{quoted(name)}", team=team)
+
+    def put_team_login(
+        self, team: str, provider: str, login: SentSettings, *, is_same_account: bool = False
+    ) -> None:
+        sent = {"files": dict(login.files), "variables": dict(login.environ)}
+        body = {**sent, "is_same_account": is_same_account}
+        self._done("PUT", f"/team-logins/{quoted(provider)}", body, team)
+
+    def team_logins(self, team: str) -> list[dict[str, Any]]:
+        return list(self._to.get("/team-logins", team=team)["logins"])
+
+    def remove_team_login(self, team: str, provider: str) -> None:
+        self._done("DELETE", f"/team-logins/{quoted(provider)}", team=team)
 
     def _done(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, team: str | None = None

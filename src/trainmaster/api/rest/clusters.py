@@ -57,7 +57,8 @@ class WhichPlaces(Body):
 def examine_places(body: WhichPlaces, state: State, caller: Admin) -> dict[str, Any]:
     """What is right and wrong where machines are, and what to do about it; nothing is rented."""
     recipe = Recipe.from_text(body.recipe) if body.recipe else None
-    found = [asdict(each) for each in places_checkup(state.service, body.places, recipe, state.environ)]
+    service = state.service.of_team(caller.team or None)
+    found = [asdict(each) for each in places_checkup(service, body.places, recipe, state.environ)]
     return {"findings": found, "ok": all(each["ok"] for each in found)}
 
 

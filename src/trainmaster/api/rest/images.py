@@ -15,7 +15,8 @@ router = Routes(tags=["images"])
 
 def _images(request: Request) -> HomeImages:
     state = state_of(request)
-    return HomeImages(state.service.home, state.environ, caller_of(request).sees)
+    caller = caller_of(request)
+    return HomeImages(state.service.of_team(caller.team or None), state.environ, caller.sees)
 
 
 Images = Annotated[HomeImages, Depends(_images)]

@@ -46,7 +46,8 @@ def offers(state: State, caller: Reader, which: Annotated[WhichOffers, Query()])
     check_named(which.catalogue)
     kept = {"instance", "catalogue", "sort", "limit", "refused"}
     wishes = OfferFilter(**which.model_dump(exclude=kept), instances=tuple(which.instance))
-    found = list_offers(state.service.home, state.environ, wishes, which.catalogue, which.sort, which.limit)
+    service = state.service.of_team(caller.team or None)
+    found = list_offers(service, state.environ, wishes, which.catalogue, which.sort, which.limit)
     return {**found.as_dict(with_refused=which.refused), "extras": asdict(found.extras)}
 
 

@@ -43,6 +43,7 @@ from trainmaster.service.sinks.feeding import SinkFeeder
 from trainmaster.service.sinks.sink_thread import SinkThread
 from trainmaster.service.storage.storage import KeptCount
 from trainmaster.service.teams.team_budget import OverBudgetError
+from trainmaster.service.teams.team_logins import TeamLogins
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.teams.team_secrets import TeamSecrets
 from trainmaster.service.uploads.code_uploads import TeamQuotaError
@@ -224,6 +225,11 @@ class ServerState:
     def secrets(self) -> TeamSecrets:
         """Secrets of teams."""
         return TeamSecrets(self.service.database, self.service.home.root, self.environ)
+
+    @property
+    def team_logins(self) -> TeamLogins:
+        """Accounts that teams have at places."""
+        return TeamLogins(self.service.database, self.service.home.root, self.environ)
 
     @cached_property
     def webhooks(self) -> Webhooks:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import Query
 from pydantic import Field
 
-from trainmaster.api.rest import members, secrets
+from trainmaster.api.rest import members, secrets, team_logins
 from trainmaster.api.rest.bodies import Body, TeamLimits
 from trainmaster.api.rest.state import Admin, Cursor, Manager, Reader, Routes, State
 from trainmaster.service.teams.team_runs import MAX_PAGE
@@ -18,6 +18,7 @@ from trainmaster.service.users.caller import SCOPES
 router = Routes(tags=["teams"])
 router.include_router(members.router)
 router.include_router(secrets.router)
+router.include_router(team_logins.router)
 
 
 class NewTeam(TeamLimits):

@@ -163,7 +163,7 @@ team_secret = Table(
     "team_secret",
     metadata,
     Column("team", Text, ForeignKey("team.name"), primary_key=True),
-    Column("name", Text, primary_key=True, doc="of the variable that tasks get"),
+    Column("name", Text, primary_key=True, doc="of the variable that tasks get, or login/PROVIDER"),
     Column("sealed", LargeBinary, nullable=False),
     Column("changed_by", Text, nullable=False),
     Column("changed_at", Float, nullable=False),

@@ -40,12 +40,15 @@ from trainmaster.providers.aws.requests import (
 )
 from trainmaster.providers.aws.settings import AwsSettings
 from trainmaster.providers.aws.site import AwsSite
+from trainmaster.providers.aws.team_login import TEAM_LOGIN, settings_of
 from trainmaster.providers.base import BakedImage, NoCapacityError, Node, NodeRequest, ProviderPlace
 from trainmaster.providers.dead_man_switch import deadman_script
 from trainmaster.providers.examining import Finding, clock_finding, unseen_drivers
 from trainmaster.providers.next_offer import COOL_DOWN_S, CapacityFailure, zones_in_order
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, UsageError
+
+__all__ = ["TEAM_LOGIN", "AwsProvider", "aws_provider", "lab_provider"]
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +65,7 @@ _MOST_PAUSES: Final = 10
 
 def aws_provider(place: ProviderPlace) -> AwsProvider:
     """``aws``: Amazon's, or what ``AWS_ENDPOINT_URL`` names."""
-    return AwsProvider(AwsSettings.from_environment(place.environ), place)
+    return AwsProvider(settings_of(place), place)
 
 
 def lab_provider(place: ProviderPlace) -> AwsProvider:

@@ -9,6 +9,7 @@ What is asked of Infrastructure Manager before anything is made: would it, and d
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import time
@@ -39,8 +40,11 @@ from trainmaster.providers.im.radl import InfrastructureOwner, renewed
 from trainmaster.providers.im.settings import IM, ImSettings, read_settings
 from trainmaster.providers.loading import load_catalogue
 from trainmaster.providers.offer import Offer
+from trainmaster.providers.sent_settings import SentSettings, path_mark, with_values
+from trainmaster.providers.team_login import LoginKind, check_address
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.transport.http_calls import Send, gone_is_fine
 
 _GIB: Final = 2**30
@@ -130,6 +134,43 @@ def im_provider(place: ProviderPlace) -> ImProvider:
     credentials = read_credentials(settings.credentials_file)
     offers = im_offers(settings, credentials.clouds)
     return ImProvider(settings, credentials, offers, place)
+
+
+def _own_login(place: ProviderPlace) -> SentSettings:
+    file = IM.file(place.root, place.environ)
+    settings = read_settings(file)
+    if settings.prices:
+        raise UsageError(f"{file} names `prices`, which are not sent", "Leave them out for a team.")
+    credentials = read_credentials(settings.credentials_file)
+    files = {
+        "TRAINMASTER_IM": with_values(file.read_text(), credentials=path_mark(_CREDENTIALS)),
+        _CREDENTIALS: json.dumps([dict(each) for each in credentials.records]),
+    }
+    clouds = ", ".join(credentials.clouds) or "no cloud"
+    return SentSettings(
+        files, {}, (f"the login to {settings.url}, and those to {clouds}, with all that they may do",)
+    )
+
+
+def _check_login(place: ProviderPlace) -> None:
+    """Refuse what names a file of this machine."""
+    settings = read_settings(IM.file(place.root, place.environ))
+    text = Path(place.environ[_CREDENTIALS]).read_text()
+    values = [
+        str(value) for each in typed(list[dict[str, Any]], parsed_json(text)) for value in each.values()
+    ]
+    named = settings.credentials != place.environ[_CREDENTIALS]
+    if named or settings.prices or any(value.strip().startswith("file(") for value in values):
+        raise UsageError(
+            f"{settings.file} or its credentials name another file", "`trainmaster team login` sends both."
+        )
+    check_address(settings.url, place)
+
+
+#: Names the file of IM's with credentials, of a team's own login.
+_CREDENTIALS: Final = "TRAINMASTER_IM_CREDENTIALS"
+#: See `LoginKind`.
+TEAM_LOGIN: Final = LoginKind(_own_login, _check_login, ("TRAINMASTER_IM", _CREDENTIALS))
 
 
 def catalogue_of(

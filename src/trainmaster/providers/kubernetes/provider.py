@@ -29,6 +29,7 @@ from trainmaster.providers.kubernetes.settings import KUBERNETES, KubernetesSett
 from trainmaster.providers.ledger_provider import LedgerProvider, SeenMachine, check_requests
 from trainmaster.providers.own_settings import shown_variable
 from trainmaster.providers.sent_settings import SentSettings
+from trainmaster.providers.team_login import LoginKind, check_address
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
 from trainmaster.spec.private_files import short_digest
@@ -36,7 +37,12 @@ from trainmaster.spec.states import Overuse
 from trainmaster.spec.units import format_duration
 from trainmaster.transport.http_calls import Send, gone_is_fine
 from trainmaster.transport.kubernetes.api import KubeApi, KubeRefusedError
-from trainmaster.transport.kubernetes.login import KubeLogin, login_for_pod, read_login
+from trainmaster.transport.kubernetes.login import (
+    KubeLogin,
+    check_self_contained,
+    login_for_pod,
+    read_login,
+)
 from trainmaster.transport.kubernetes.pods import way_of
 
 #: What is known to be over is ended by force so long after it was asked to, seconds.
@@ -87,6 +93,35 @@ def sent_settings(place: ProviderPlace) -> SentSettings:
     sent = {"TRAINMASTER_KUBERNETES": text, "KUBECONFIG": login_for_pod(login, is_its_own=bool(account))}
     shown = {shown_variable(KUBERNETES.provider): str(settings.file)}
     return SentSettings(sent, shown, (words,), is_wide=not account, packages=("trainmaster[kubernetes]",))
+
+
+def _own_login(place: ProviderPlace) -> SentSettings:
+    """What a team's runs use, wherever their server is: also pods with a service account are made with it."""
+    settings = KUBERNETES.read(place.root, place.environ)
+    login = read_login(settings.context, place.environ)
+    files = {
+        "TRAINMASTER_KUBERNETES": settings.file.read_text(),
+        "KUBECONFIG": login_for_pod(login, is_its_own=False),
+    }
+    words = f"your login to {login.place} ({login.name}), with all that it may do there"
+    return SentSettings(files, {shown_variable(KUBERNETES.provider): str(settings.file)}, (words,))
+
+
+def _check_login(place: ProviderPlace) -> None:
+    """Refuse what a login has a program for, or reads from a file, which would be the server's."""
+    settings = KUBERNETES.read(place.root, place.environ)
+    login = read_login(settings.context, place.environ)
+    check_self_contained(login)
+    check_address(login.server, place)
+
+
+#: See `LoginKind`.
+TEAM_LOGIN: Final = LoginKind(
+    _own_login,
+    _check_login,
+    ("TRAINMASTER_KUBERNETES", "KUBECONFIG"),
+    (shown_variable(KUBERNETES.provider),),
+)
 
 
 class KubernetesProvider(LedgerProvider):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,8 @@ from trainmaster.providers.openstack.self_deletion import LASTS, SelfDeletion
 from trainmaster.providers.openstack.settings import OPENSTACK
 from trainmaster.providers.own_settings import shown_variable
 from trainmaster.providers.sent_settings import SentSettings, path_mark
+from trainmaster.providers.team_login import LoginKind, check_address
+from trainmaster.spec.errors import UsageError
 from trainmaster.transport.http_calls import Send
 
 #: The file with certificates; `OpenstackLogin` has it from clouds.yaml.
@@ -44,6 +47,42 @@ def sent_settings(place: ProviderPlace) -> SentSettings:
     if login.authorities:
         files[_AUTHORITIES] = Path(login.authorities).read_text()
     return SentSettings(files, environ, (words,))
+
+
+def _own_login(place: ProviderPlace) -> SentSettings:
+    settings = OPENSTACK.read(place.root, place.environ)
+    login = read_login(settings.cloud, place.environ)
+    sent = sent_settings(place)
+    told = dict(login.told) | ({"cacert": path_mark(_AUTHORITIES)} if login.authorities else {})
+    files = {**sent.files, "OS_CLIENT_CONFIG_FILE": json.dumps({"clouds": {login.name: told}})}
+    what = "the application credential" if login.is_credential else "the login"
+    return SentSettings(
+        files, sent.environ, (f"{what} {login.name} to {login.url}, with all that it may do",)
+    )
+
+
+def _check_login(place: ProviderPlace) -> None:
+    """Refuse what would be read from a file of this machine."""
+    settings = OPENSTACK.read(place.root, place.environ)
+    if place.environ.get("OS_CLIENT_SECURE_FILE") != os.devnull:
+        raise UsageError("a login to OpenStack names another file of secrets", "Leave it out.")
+    login = read_login(settings.cloud, place.environ)
+    if login.authorities != place.environ.get(_AUTHORITIES, ""):
+        raise UsageError(
+            f"OpenStack: {login.name} names certificates that were not sent with it",
+            "`trainmaster team login` sends what `cacert` names.",
+        )
+    check_address(login.url, place)
+
+
+#: See `LoginKind`.
+TEAM_LOGIN: Final = LoginKind(
+    _own_login,
+    _check_login,
+    ("TRAINMASTER_OPENSTACK", "OS_CLIENT_CONFIG_FILE"),
+    (shown_variable(OPENSTACK.provider), "OS_CLIENT_SECURE_FILE"),
+    (_AUTHORITIES,),
+)
 
 
 class DriverCredential:

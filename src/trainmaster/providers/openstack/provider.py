@@ -32,7 +32,7 @@ from trainmaster.providers.ledger_provider import LedgerProvider, SeenMachine, c
 from trainmaster.providers.openstack import answers
 from trainmaster.providers.openstack.answers import CLUSTER, HOME, TOKEN, UNTIL, Flavor, Server
 from trainmaster.providers.openstack.client import OpenstackClient, RefusedError
-from trainmaster.providers.openstack.driver_login import driver_login, sent_settings
+from trainmaster.providers.openstack.driver_login import TEAM_LOGIN, driver_login, sent_settings
 from trainmaster.providers.openstack.login import OpenstackLogin, read_login
 from trainmaster.providers.openstack.project import OpenstackProject, base_name, looks, owner_of, prefix
 from trainmaster.providers.openstack.settings import OPENSTACK, OpenstackSettings
@@ -41,7 +41,7 @@ from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.transport.http_calls import Send, gone_is_fine
 
-__all__ = ["catalogue_of", "driver_login", "openstack_provider", "sent_settings"]
+__all__ = ["TEAM_LOGIN", "catalogue_of", "driver_login", "openstack_provider", "sent_settings"]
 
 T = TypeVar("T")
 #: How often servers whose answer was lost are looked for before they are believed not to be there.

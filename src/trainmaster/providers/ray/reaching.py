@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from pathlib import Path
 from typing import Final
 
+from trainmaster.providers.base import ProviderPlace
 from trainmaster.providers.ray.settings import RAY, RaySettings
 from trainmaster.transport.ray.bundles import RayTransport
 from trainmaster.transport.ray.proxy import RayProxy, proxy_of
@@ -19,9 +19,9 @@ from trainmaster.transport.ray.proxy import RayProxy, proxy_of
 CLIENT: Final = "trainmaster.providers.ray.reaching"
 
 
-def ray_transport(root: Path) -> RayTransport:
+def ray_transport(place: ProviderPlace) -> RayTransport:
     """What `TRANSPORTS` names."""
-    return RayTransport(proxy_of(RAY.read(root, os.environ), root))
+    return RayTransport(proxy_of(RAY.read(place.root, place.environ), place.root))
 
 
 def way_of(settings: RaySettings, root: Path) -> str:

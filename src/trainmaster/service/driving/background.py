@@ -56,7 +56,8 @@ def go_on_here(service: Service, environ: Mapping[str, str], tell: Callable[[str
 
     try:
         row = service.database.run_row(run)
-        check_provider(service.home, row["provider"], environ)
+        place = service.of_team(row["team"]).place(row["provider"], environ)
+        check_provider(row["provider"], place)
         service.secrets_of(service.replicas.recipe(row), service.replicas.with_secrets(row, environ))
         _start(service, run, environ, ["--lost"], is_taken)
     except TrainmasterError as error:

@@ -10,28 +10,27 @@ from collections.abc import Mapping
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
-from trainmaster.providers.base import ProviderPlace
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.finding import get_provider
 from trainmaster.spec.errors import TrainmasterError, UsageError
 
 if TYPE_CHECKING:
-    from trainmaster.control.task.layout import Home
+    from trainmaster.providers.base import ProviderPlace
+    from trainmaster.service.open_home import OpenHome
 
 
-def check_provider(home: Home, provider: str, environ: Mapping[str, str], *, dials: bool = True) -> None:
+def check_provider(provider: str, place: ProviderPlace, *, dials: bool = True) -> None:
     """Refuse to go on with a run whose provider cannot be used from here, before anything is changed.
 
     Args:
-        home: of the run.
         provider: its name.
-        environ: of the caller.
+        place: that leads there; see `OpenHome.place`.
         dials: ask whether it answers, too.
 
     Raises:
         UsageError: no lab is up, no inventory, wrong settings, no credentials.
     """
-    with closing(get_provider(provider, ProviderPlace(home.root, home.identity(), dict(environ)))) as found:
+    with closing(get_provider(provider, place)) as found:
         try:
             found.check_settings()
             if dials:
@@ -40,20 +39,20 @@ def check_provider(home: Home, provider: str, environ: Mapping[str, str], *, dia
             raise type(error)(f"provider: {provider}: {error.args[0]}", error.hint) from None
 
 
-def dial_meanwhile(home: Home, provider: str, environ: Mapping[str, str]) -> None:
+def dial_meanwhile(opened: OpenHome, provider: str, environ: Mapping[str, str]) -> None:
     """Have what takes long at first be done in threads: who needs it next waits for the rest.
 
     The library of SSH is loaded (it starts programs and waits for them); a slow provider is asked.
 
     Args:
-        home: of the run.
+        opened: the home, as the team of the run sees it.
         provider: its name.
         environ: of the caller. What is wrong is told to who asks next.
     """
 
     def dial() -> None:
         with suppress(TrainmasterError):
-            check_provider(home, provider, environ)
+            check_provider(provider, opened.place(provider, environ))
 
     def load() -> None:
         from trainmaster.transport.ssh import load_asyncssh

@@ -229,7 +229,10 @@ class Replication:
     def _private_files(self) -> Iterator[tuple[str, tuple[Path, _Stamp]]]:
         clusters = [row["id"] for row in self._database.clusters_of(self._lease.run)]
         places = [place for each in clusters for place in self._home.root.glob(f"clusters/{each}/**/*")]
-        of_provider = ProviderPlace(self._home.root, "").files_for(self._provider, clusters)
+        team = self._database.run_row(self._lease.run)["team"]
+        own = ProviderPlace(self._home.root, "")
+        roots = [own, *([own.with_login_of(team, {})] if team else ())]
+        of_provider = [path for place in roots for path in place.files_for(self._provider, clusters)]
         for path in [*places, *of_provider]:
             if _NAME.fullmatch(path.name) and not path.name.endswith(_DRAFT) and path.name not in _OWN:
                 stamp = _stamp(path)

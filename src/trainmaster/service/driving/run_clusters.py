@@ -98,7 +98,7 @@ class _Renter:
 class RunClusters:
     """What a run has rented, or is about to.
 
-    It puts loops, executor and site of clusters together, and so gets all that these need: eleven arguments.
+    It puts loops, executor and site of clusters together, and so gets all that these need.
 
     Args:
         database: keeps the clusters' rows.
@@ -106,7 +106,8 @@ class RunClusters:
         lease: of the run.
         code: the run's snapshot.
         providers: names, of all places that it is in; the first comes first where tasks spread over several.
-        environ: of the caller: settings and credentials.
+        environ: of the caller: settings.
+        place_of: leads to a provider, by its name.
         tell: shows lines to the user.
         per_hour_usd: what all machines may cost per hour.
         saved: called when something was written that is needed to go on, before it is relied on.
@@ -136,6 +137,7 @@ class RunClusters:
         code: Path,
         providers: Sequence[str],
         environ: Mapping[str, str],
+        place_of: Callable[[str], ProviderPlace],
         tell: Tell,
         per_hour_usd: float | None = None,
         saved: Callable[[], None] = lambda: None,
@@ -157,7 +159,9 @@ class RunClusters:
         self._baking = baking or Baking()
         identity = home.identity()
         self.lease_s = node_lease_s(environ)
-        self._renters = {name: self._renter(name, code, dict(environ)) for name in providers}
+        self._renters = {
+            name: self._renter(name, code, replace(place_of(name), saved=saved)) for name in providers
+        }
         patience = replace(machines_patience(environ, wait_s), elsewhere_s=elsewhere_s, was_asked=was_asked)
         self._earlier_usd = (0.0, 0.0)
         loops: dict[str, list[ClusterLoop]] = {}
@@ -255,9 +259,8 @@ class RunClusters:
 
     # --- private -----------------------------------------------------------------------------------
 
-    def _renter(self, name: str, code: Path, environ: dict[str, str]) -> _Renter:
-        can, transport = capabilities_of(name), get_transport(name, self._home.root)
-        place = ProviderPlace(self._home.root, self._home.identity(), environ, self._saved)
+    def _renter(self, name: str, code: Path, place: ProviderPlace) -> _Renter:
+        can, transport = capabilities_of(name), get_transport(name, place)
         provider = get_provider(name, place)
         provisioner = NodeProvisioner(
             self._home,

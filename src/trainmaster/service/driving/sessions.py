@@ -216,7 +216,7 @@ def resume(
         from trainmaster.service.driving.dialling import check_provider
 
         for place in named_places(recipe):
-            check_provider(home, place, environ)
+            check_provider(place, opened.place(place, environ, home))
     if waits_for_turn(opened.database, run):
         raise UsageError(f"{run} waits for its turn", "`trainmaster queue` shows its place.")
     lease = _acquire(opened, run, environ)

@@ -166,6 +166,7 @@ def world_of_machines(
         code,
         named_places(recipe),
         environ,
+        lambda name: opened.of_team(row["team"]).place(name, environ, home),
         tell,
         recipe.budget.usd_per_hour if recipe.budget else None,
         saved=_nothing if files is None else files.save_private,

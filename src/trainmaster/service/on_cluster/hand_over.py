@@ -430,7 +430,7 @@ class HandingOver:
         # What goes with the machine: a node of Slurm stays, but for the directory of its job.
         place = f"{node.target.directory or node.root}/driver/{self._run}-{store.claim}"
         command = [result.plan.python, "-P", "-m", "trainmaster.service.on_cluster.driver_watchdog", place]
-        transport = get_transport(stored_recipe(row).provider, self._service.home_of(self._run).root)
+        transport = get_transport(row["provider"], self._service.access_to(self._run, self._environ))
         self._link = DriverLink(node, transport, f"exec {shlex.join(command)}")
         self._link.get_ready(assignment.packed())
         return _Ready(cluster, node.id, store.claim, assignment.record.begun, self._link)

@@ -17,7 +17,6 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping
 from contextlib import closing, suppress
 from functools import partial
 from importlib import import_module
@@ -31,7 +30,7 @@ from trainmaster.db import Lease, Note, run_transfer
 from trainmaster.providers.base import Provider, ProviderPlace
 from trainmaster.providers.examining import examined
 from trainmaster.providers.finding import get_provider
-from trainmaster.providers.sent_settings import DRIVES_VARIABLE, path_mark
+from trainmaster.providers.sent_settings import DRIVES_VARIABLE, in_memory
 from trainmaster.service.clusters import end_clusters
 from trainmaster.service.driving.encryption import KEY_FILE_VARIABLE, SealingKey
 from trainmaster.service.driving.replicas import bring_code
@@ -227,24 +226,6 @@ def _environment(given: Assignment, place: Path) -> dict[str, str]:
         with suppress(FileExistsError):
             (place / "lab").symlink_to(memory)
     return found
-
-
-def in_memory(texts: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Files of this process that nobody else can read, by the variable that names each.
-
-    Args:
-        texts: what is in them; `path_mark` of a variable stands for the path of its file.
-        environ: ours; such a mark stands for what a variable of ours has in it, too.
-    """
-    files = {variable: os.memfd_create(variable) for variable in texts}
-    paths = {variable: f"/proc/self/fd/{file}" for variable, file in files.items()}
-    own = {name: value for name, value in environ.items() if name.startswith("TRAINMASTER_")}
-    for variable, text in texts.items():
-        for other, value in (own | paths).items():
-            text = text.replace(path_mark(other), value)
-        os.fchmod(files[variable], 0o600)
-        os.write(files[variable], text.encode())
-    return paths
 
 
 def _check_usable(provider: Provider) -> None:

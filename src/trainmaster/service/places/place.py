@@ -129,7 +129,7 @@ def _rented_place(service: OpenHome, recipe: Recipe, environ: Mapping[str, str])
         ProviderError: it cannot be reached.
     """
     from trainmaster.cluster.renting.plan import words
-    from trainmaster.providers import ProviderPlace, get_provider
+    from trainmaster.providers import get_provider
     from trainmaster.providers.base import CountsFree, Queue
     from trainmaster.service.driving.dialling import check_provider
     from trainmaster.service.quotes.worker_counts import with_fewest
@@ -138,13 +138,13 @@ def _rented_place(service: OpenHome, recipe: Recipe, environ: Mapping[str, str])
     from trainmaster.service.renting.offer import offer_of
     from trainmaster.service.renting.provider_check import check_with_provider, requests_of
 
-    check_provider(service.home, recipe.provider, environ)
+    home_place = service.place(recipe.provider, environ)
+    check_provider(recipe.provider, home_place)
     probe = with_fewest(recipe)
     plans = plans_of(service, probe, environ)
     check_with_provider(service, plans, environ, service.team)
     warm = warm_clusters(service, plans, service.team)
     cold = [each for each in plans if each.name not in warm]
-    home_place = ProviderPlace(service.home.root, service.home.identity(), environ)
     wait_s: float | None = 0.0
     with closing(get_provider(recipe.provider, home_place)) as provider:
         requests = [request for plan in cold for request in requests_of(plan)]

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from trainmaster.advisor.model.measurement import Measurement
     from trainmaster.cluster.renting.offer_filter import AvailableOffers
     from trainmaster.control.task.layout import Home
+    from trainmaster.providers.base import ProviderPlace
     from trainmaster.providers.inventory import InventoryHost
+    from trainmaster.service.open_home import OpenHome
 
 #: The kernel and sshd of a lab's host do not fit into less, whatever the scale.
 _LAB_MEMORY_BYTES: Final = 512 * 2**20
@@ -86,33 +88,44 @@ class CandidateOffers:
 
 
 def candidate_offers_of(
-    recipe: Recipe, home: Home, environ: Mapping[str, str], today: date
+    recipe: Recipe, service: OpenHome, environ: Mapping[str, str], today: date
 ) -> CandidateOffers:
     """What the recipe's provider has.
 
     Args:
         recipe: of any provider.
-        home: for the lab's price list, and the inventory of hosts.
+        service: the home, as the team sees it: for settings, the lab's price list, the inventory of hosts.
         environ: of the caller; ``TRAINMASTER_CATALOGUE``, ``TRAINMASTER_HOSTS`` and the region of AWS count.
         today: the day.
 
     Raises:
         UsageError: it has nothing: no lab is up, no inventory, or a catalogue without offers of it.
     """
+    if capabilities_of(recipe.provider).offers is OfferSource.MACHINE:
+        from trainmaster.providers import load_catalogue
+
+        return CandidateOffers(recipe.provider, load_catalogue(recipe.provider, today=today))
+    place = service.place(recipe.provider, environ)
+    found = _offers_at(place, recipe, service, environ, today)
+    own = (f"{recipe.provider}: with the login of team {place.team}",) if place.team else ()
+    return replace(found, notes=(*found.notes, *own))
+
+
+def _offers_at(
+    place: ProviderPlace, recipe: Recipe, service: OpenHome, environ: Mapping[str, str], today: date
+) -> CandidateOffers:
     from trainmaster.providers import load_catalogue
 
-    provider = recipe.provider
+    provider, home = recipe.provider, service.home
     can = capabilities_of(provider)
-    if can.offers is OfferSource.MACHINE:
-        return CandidateOffers(provider, load_catalogue(provider, today=today))
     if can.offers is OfferSource.INVENTORY:
-        return _hosts(home, environ, today)
-    own = own_list_of(provider, home, environ, today)
+        return _hosts(place, today)
+    own = own_list_of(provider, service, environ, today)
     if own is not None:
         return own
     named = environ.get(CATALOGUE)
     catalogue = load_catalogue(named, today=today) if named else Prices(home, environ, today).catalogue()
-    found, extras = catalogue.where(provider=provider), extras_of(environ)
+    found, extras = catalogue.where(provider=provider), extras_of(place.environ)
     if not len(found):
         raise UsageError(
             f"provider: {provider}: the catalogue '{catalogue.name}' has no offers of it",
@@ -122,7 +135,7 @@ def candidate_offers_of(
         return CandidateOffers(provider, found, extras=extras)
     from trainmaster.providers.aws.settings import configured_region
 
-    region = configured_region(environ)
+    region = configured_region(place.environ)
     known = f"There are prices of {', '.join(sorted({offer.region for offer in found}))}."
     if not region and catalogue.by_hand:
         return CandidateOffers(provider, found, extras=extras)  # whoever names a price list chooses by it
@@ -141,7 +154,9 @@ def candidate_offers_of(
     return CandidateOffers(provider, here, extras=extras)
 
 
-def own_list_of(provider: str, home: Home, environ: Mapping[str, str], today: date) -> CandidateOffers | None:
+def own_list_of(
+    provider: str, service: OpenHome, environ: Mapping[str, str], today: date
+) -> CandidateOffers | None:
     """What a provider has whose machines are in no catalogue but in a list of its own; None of the others.
 
     Raises:
@@ -149,9 +164,9 @@ def own_list_of(provider: str, home: Home, environ: Mapping[str, str], today: da
     """
     match capabilities_of(provider).offers:
         case OfferSource.LAB:
-            return _lab(home, today)
+            return _lab(service.home, today)
         case OfferSource.SETTINGS:
-            return _of_settings(provider, home, environ, today)
+            return _of_settings(provider, service, environ, today)
     return None
 
 
@@ -211,46 +226,50 @@ def _lab(home: Home, today: date) -> CandidateOffers:
     return CandidateOffers("lab", catalogue, {region: tuple(facts.get("zones") or ())}, shares=shares)
 
 
-def _of_settings(provider: str, home: Home, environ: Mapping[str, str], today: date) -> CandidateOffers:
+def _of_settings(
+    provider: str, service: OpenHome, environ: Mapping[str, str], today: date
+) -> CandidateOffers:
     """What the provider's own settings name; where these rest on other prices, by the catalogue in use."""
     from trainmaster.providers import load_catalogue
     from trainmaster.providers.finding import PROVIDERS
 
     def prices() -> Catalogue:
         named = environ.get(CATALOGUE)
-        return load_catalogue(named, today=today) if named else Prices(home, environ, today).catalogue()
+        if named:
+            return load_catalogue(named, today=today)
+        return Prices(service.home, environ, today).catalogue()
 
     read = PROVIDERS.stated(provider, "catalogue_of")
     if read is None:
         raise UsageError(
             f"provider: {provider}: its module has no `catalogue_of`", "See docs/extend/provider-promises.md."
         )
-    return CandidateOffers(provider, read(home.root, environ, today, prices))
+    place = service.place(provider, environ)
+    return CandidateOffers(provider, read(place.root, place.environ, today, prices))
 
 
-def _hosts(home: Home, environ: Mapping[str, str], today: date) -> CandidateOffers:
+def _hosts(place: ProviderPlace, today: date) -> CandidateOffers:
     """All hosts as one offer that costs nothing: what the least of them has."""
     from trainmaster.providers.inventory import inventory_file, read_inventory
 
-    file = inventory_file(home.root, environ)
+    file = inventory_file(place.root, place.environ)
     hosts = read_inventory(file).hosts
     if not hosts:
         raise UsageError(f"{file} lists no hosts", "List at least one; see docs/hosts.md.")
     gpus = min(host.gpus for host in hosts)
     vcpus = min((host.slots for host in hosts if host.slots), default=0) or _cores()
-    offer = site_offer("hosts", HOST, vcpus, _memory_of(hosts, home), today, str(file), gpus=gpus)
+    offer = site_offer("hosts", HOST, vcpus, _memory_of(hosts, place), today, str(file), gpus=gpus)
     return CandidateOffers("hosts", Catalogue(file.name, (offer,)), hosts=hosts)
 
 
-def _memory_of(hosts: Sequence[InventoryHost], home: Home) -> int:
+def _memory_of(hosts: Sequence[InventoryHost], place: ProviderPlace) -> int:
     """What the largest host has, as they told last: the others are left out where that is needed.
 
     One byte if some have never said, which `Market.hosts` takes for unknown.
     """
-    from trainmaster.providers.base import ProviderPlace
     from trainmaster.providers.host_ledger import HostLedger
 
-    sizes = HostLedger(ProviderPlace(home.root, "").directory("hosts")).sizes()
+    sizes = HostLedger(place.directory("hosts")).sizes()
     known = [sizes.get(host.name, 0) for host in hosts]
     return max(known) if all(known) else 1
 

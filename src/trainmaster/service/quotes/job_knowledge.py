@@ -327,6 +327,6 @@ class JobKnowledge:
             self._tell(f"note: {note}")
         if costs:
             try:
-                check_provider(self._service.home, recipe.provider, environ, dials=False)
+                check_provider(recipe.provider, self._service.place(recipe.provider, environ), dials=False)
             except UsageError as error:
                 self._tell(f"note: a run would be refused: {one_line(error)}")

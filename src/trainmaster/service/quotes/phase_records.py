@@ -147,9 +147,7 @@ def phases_of(
         from trainmaster.service.images import HomeImages
 
         with suppress(TrainmasterError):
-            images = [
-                one for one in HomeImages(service.home, environ).listed(recipe.provider) if one["is_ready"]
-            ]
+            images = [one for one in HomeImages(service, environ).listed(recipe.provider) if one["is_ready"]]
     phases = {}
     for name, each in recipe.experiments.items():
         wanted = set(content_of([each], code, service.team or ""))

@@ -18,7 +18,7 @@ from trainmaster.cluster.renting.plan import dearest_usd_per_hour
 from trainmaster.control.task.gangs import slots_of
 from trainmaster.db import queries
 from trainmaster.executors.capacity import detect_capacity
-from trainmaster.providers import STALE_DAYS, Catalogue, NodeRequest, Offer, ProviderPlace
+from trainmaster.providers import STALE_DAYS, Catalogue, NodeRequest, Offer
 from trainmaster.providers.base import Queue, RanksJobs
 from trainmaster.providers.capabilities import capabilities_of, measured_name
 from trainmaster.service.apps.rented_notebook import is_notebook
@@ -459,13 +459,13 @@ class Quoter:
             return None
         from trainmaster.providers import get_provider
 
-        home, one = self._service.home, quote.main.cluster
+        one = quote.main.cluster
         requests = [
             NodeRequest(role, rented.count, rented.instance, token=role)
             for role, rented in (("ps", one.server), ("worker", one.worker))
             if rented is not None
         ]
-        provider = get_provider(recipe.provider, ProviderPlace(home.root, home.identity(), environ))
+        provider = get_provider(recipe.provider, self._service.place(recipe.provider, environ))
         reckoned_s, ranks = None, ""
         if isinstance(provider, Queue):
             with suppress(ProviderError):  # it does not answer: what was seen is known
@@ -540,7 +540,7 @@ class Quoter:
 
             return load_catalogue(options.catalogue, today=today)
         if self._candidate_offers is None:
-            self._candidate_offers = candidate_offers_of(recipe, self._service.home, environ, today)
+            self._candidate_offers = candidate_offers_of(recipe, self._service, environ, today)
         return self._candidate_offers.catalogue
 
     def _stale(self, catalogue: Catalogue, options: QuoteOptions) -> list[str]:

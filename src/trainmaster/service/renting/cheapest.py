@@ -50,7 +50,7 @@ def offer_of_parts(
     for part in parted(recipe):
         # A gang that was planned elsewhere, too, has as many members on each machine there.
         part = part.model_copy(update={"experiments": _placed_before(part, placed)})
-        offers = candidate_offers_of(part, service.home, environ, today)
+        offers = candidate_offers_of(part, service, environ, today)
         if offers.costs and not allow_stale:
             offers = not_stale(part, offers, today)
         found = plan_clusters(part, available_of(offers))

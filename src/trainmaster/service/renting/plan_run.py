@@ -84,7 +84,7 @@ def plan_run(
         offer = offer_of_parts(service, with_fewest(recipe), environ, today, allow_stale=allow_stale)
         known = estimate_in_places(service, recipe, environ, offer.plans, options)
         return replace(offer, notes=(*left_out_of_parts(recipe), *offer.notes), keep_s=keep_s, **known)
-    candidate_offers = candidate_offers_of(recipe, service.home, environ, today)
+    candidate_offers = candidate_offers_of(recipe, service, environ, today)
     probe = with_fewest(recipe)  # what is wrong anyway is said before anything is measured
     if candidate_offers.costs and not allow_stale:
         candidate_offers = not_stale(probe, candidate_offers, today)
@@ -158,5 +158,5 @@ def check_run(
     check_all(*checks, lambda: check_parts(probe))
     offer = offer_of_parts(service, probe, environ, datetime.now(UTC).date())
     for part in parted(probe):
-        check_provider(service.home, part.provider, environ, dials=False)
+        check_provider(part.provider, service.place(part.provider, environ), dials=False)
     return [*notes, *recipe_notes(probe), *left_out_of_parts(recipe), *offer.notes]

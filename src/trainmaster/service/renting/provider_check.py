@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from trainmaster.cluster.renting.plan import ClusterPlan
-from trainmaster.providers import NodeRequest, ProviderPlace
+from trainmaster.providers import NodeRequest
 from trainmaster.service.open_home import OpenHome
 from trainmaster.service.quotes.worker_counts import with_fewest
 from trainmaster.service.renting.cheapest import left_out_of_parts, plans_of
@@ -31,10 +31,9 @@ def planned_requests(
 
     plans = plans_of(service, with_fewest(recipe), environ)
     warm = warm_clusters(service, plans, service.team)
-    place = ProviderPlace(service.home.root, service.home.identity(), environ)
     shown = []
     for plan in (plan for plan in plans if plan.name not in warm):
-        with closing(get_provider(plan.provider, place)) as provider:
+        with closing(get_provider(plan.provider, service.place(plan.provider, environ))) as provider:
             shown += provider.dry_run(plan.name, requests_of(plan))
     notes = (note for plan in plans for note in plan.notes)
     there = (warm_note(plan.experiments) for plan in plans if plan.name in warm)
@@ -61,9 +60,8 @@ def check_with_provider(
     warm = warm_clusters(service, plans, team)
     plans = tuple(plan for plan in plans if plan.name not in warm)
     for name in dict.fromkeys(plan.provider for plan in plans):
-        place = ProviderPlace(service.home.root, service.home.identity(), environ)
         mine = (plan for plan in plans if plan.provider == name)
-        with closing(get_provider(name, place)) as provider:
+        with closing(get_provider(name, service.place(name, environ))) as provider:
             notes += provider.preflight([request for plan in mine for request in requests_of(plan)])
     return notes
 

@@ -118,6 +118,6 @@ def _consoles(
             names = (None, machine.id, machine.seat, record.name_of(machine.seat))
             if machine.id and member in names:
                 with suppress(ProviderError, NotFoundError):
-                    place = service.access_to(run, environ)
+                    place = service.access_to(run, environ, record.provider)
                     if said := get_provider(record.provider, place).console(record.id, machine.id):
                         yield machine.id, said

@@ -15,6 +15,8 @@ from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from sqlalchemy.engine import RowMapping
+
     from trainmaster.control.task.layout import Home
     from trainmaster.db import Database
     from trainmaster.spec import Recipe
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 #: Of one value; an environment has no room for much more.
 MAX_VALUE_BYTES: Final = 64 << 10
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+#: Begins the names of what `TeamLogins` keeps in the same table: no variable is called so.
+LOGIN: Final = "login/"
 
 
 class TeamSecrets:
@@ -50,14 +54,14 @@ class TeamSecrets:
             raise UsageError(
                 f"the value of {name} has {size} bytes", f"Send 1 to {MAX_VALUE_BYTES}, no zeros."
             )
-        sealed = SealingKey.of(self._root, self._environ).seal(value.encode(), _place(team, name))
+        sealed = SealingKey.of(self._root, self._environ).seal(value.encode(), sealing_place(team, name))
         if not rows.put_secret(self._database, team, name, sealed, by, time.time()):
             raise NotFoundError(f"there is no team {team!r}", "`trainmaster team list` shows the teams.")
 
     def names(self, team: str) -> list[dict[str, Any]]:
         """What there is by name: since when, and by whom; no values."""
         shown = ("name", "changed_at", "changed_by")
-        return [{key: row[key] for key in shown} for row in rows.of_team(self._database, team)]
+        return [{key: row[key] for key in shown} for row in self._rows(team)]
 
     def remove(self, team: str, name: str) -> None:
         """Forget a value.
@@ -65,7 +69,7 @@ class TeamSecrets:
         Raises:
             NotFoundError: the team has none of that name.
         """
-        if not rows.remove(self._database, team, name):
+        if not _NAME.fullmatch(name) or not rows.remove(self._database, team, name):
             raise NotFoundError(
                 f"team {team} has no secret {name!r}", "`trainmaster secret list TEAM` lists them."
             )
@@ -76,11 +80,16 @@ class TeamSecrets:
         Raises:
             SealedError: they were sealed with another key.
         """
-        found = [row for row in rows.of_team(self._database, team) if row["name"] in names] if names else []
+        found = [row for row in self._rows(team) if row["name"] in names] if names else []
         key = SealingKey.of(self._root, self._environ) if found else None
         return {
-            row["name"]: key.open(row["sealed"], _place(team, row["name"])).decode() for row in found if key
+            row["name"]: key.open(row["sealed"], sealing_place(team, row["name"])).decode()
+            for row in found
+            if key
         }
+
+    def _rows(self, team: str) -> list[RowMapping]:
+        return [row for row in rows.of_team(self._database, team) if not row["name"].startswith(LOGIN)]
 
 
 def secrets_of(
@@ -136,5 +145,6 @@ def secrets_of(
     return values
 
 
-def _place(team: str, name: str) -> str:
+def sealing_place(team: str, name: str) -> str:
+    """What a value is sealed for."""
     return f"secret/{team}/{name}"

@@ -32,6 +32,11 @@ _INSIDE: Final = "https://kubernetes.default.svc"
 _NOT_UNDERSTOOD: Final = (
     "proxy-url", "auth-provider", "tls-server-name", "as", "as-uid", "as-groups", "as-user-extra",
 )  # fmt: skip
+#: What a login may have that needs nothing beside itself.
+_TOLD_OF_CLUSTER: Final = ("server", "certificate-authority-data")
+_TOLD_OF_USER: Final = (
+    "token", "username", "password", "client-certificate-data", "client-key-data", "_base",
+)  # fmt: skip
 _HINT: Final = "`kubectl config get-contexts` lists what there is; see docs/kubernetes.md."
 
 
@@ -171,6 +176,21 @@ def login_for_pod(login: KubeLogin, *, is_its_own: bool) -> str:
             "contexts": [{"name": login.name, "context": context}],
         }
     )
+
+
+def check_self_contained(login: KubeLogin) -> None:
+    """Refuse a login that starts a program or reads another file.
+
+    Raises:
+        UsageError: by which key.
+    """
+    for told, known in ((login.cluster, _TOLD_OF_CLUSTER), (login.user, _TOLD_OF_USER)):
+        if unknown := sorted(str(key) for key, value in told.items() if value and key not in known):
+            raise UsageError(
+                f"the login {login.name!r} has {', '.join(unknown)}: nothing of it may run programs or read "
+                "files where it is used",
+                "Use a token, or certificates as `...-data`.",
+            )
 
 
 def _checked(login: KubeLogin) -> KubeLogin:

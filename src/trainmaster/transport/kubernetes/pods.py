@@ -6,7 +6,6 @@ import os
 import shlex
 import threading
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from trainmaster.spec.errors import ProviderError
@@ -85,9 +84,9 @@ class Pods(Transport):
             return self._apis[target.way]
 
 
-def pods_transport(root: Path) -> Pods:
-    """What pods are reached by, on behalf of any home."""
-    del root
+def pods_transport(place: object) -> Pods:
+    """What pods are reached by: `Node.way` says with which login."""
+    del place
     return Pods()
 
 

@@ -30,7 +30,7 @@ OWN = {path for _, path in routes() if path.startswith("/api/v1/tokens")}
 #: Of a run on the server's own machine it is closed to all of its teams.
 CLOSED = "/api/v1/runs/{run}/logs/system"
 #: Parts of paths that name nothing that belongs to a team, or that lie in a run.
-NO_OBJECTS = {"experiment", "task", "path", "digest", "view"}
+NO_OBJECTS = {"experiment", "task", "path", "digest", "view", "provider"}
 #: What makes an object of one's own under any name.
 MAKES = {("PUT", "/api/v1/secrets/{secret}")}
 ALLOWED = {**ROLES, "admin": frozenset(SCOPES)}
@@ -142,6 +142,30 @@ def test_secrets_are_written_listed_by_name_and_never_shown(office):
     assert office.ask("manager", "DELETE", f"{path}/KEY").status_code == 204
     assert office.ask("manager", "DELETE", f"{path}/KEY").status_code == 404
     assert office.state.secrets.values("blue", ["THEIRS"]) == {"THEIRS": "blue-value"}
+
+
+def test_own_logins_of_a_team_are_put_there_listed_and_never_shown(office):
+    path = "/api/v1/team-logins"
+    settings = "login: a@hpc\nkey: '{TRAINMASTER_SLURM_KEY}'\nmachines: {n: {cpus: 1, memory: 1GB}}\n"
+    files = {"TRAINMASTER_SLURM": settings, "TRAINMASTER_SLURM_KEY": "s3cret-value"}
+    for provider, body, status in (
+        ("slurm", {"files": files}, 204),
+        ("slurm", {"files": {"TRAINMASTER_SLURM": settings.replace("key", "python")}}, 422),
+        ("slurm", {"files": {**files, "LD_PRELOAD": "x"}}, 422),
+        ("slurm", {"files": 3, "value": "s3cret-value"}, 422),
+        ("moon", {"files": files}, 422),
+    ):
+        answer = office.ask("manager", "PUT", f"{path}/{provider}", json=body)
+        assert answer.status_code == status, answer.text
+        assert "s3cret-value" not in answer.text
+    assert office.ask("member", "PUT", f"{path}/slurm", json={"files": files}).status_code == 403
+    (found,) = office.ask("member", "GET", path).json()["logins"]
+    assert (found["provider"], found["changed_by"], set(found)) == (
+        "slurm", "manager", {"provider", "changed_at", "changed_by"}
+    )  # fmt: skip
+    assert office.ask("member", "GET", "/api/v1/secrets").json()["secrets"] == []
+    assert office.ask("manager", "DELETE", f"{path}/slurm").status_code == 204
+    assert office.ask("manager", "DELETE", f"{path}/slurm").status_code == 404
 
 
 def test_an_admin_makes_users_and_shuts_them_out(office):

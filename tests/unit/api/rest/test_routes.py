@@ -168,6 +168,9 @@ def routes():
         ("GET", "/api/v1/secrets"): "run",
         ("PUT", "/api/v1/secrets/{secret}"): "manage",
         ("DELETE", "/api/v1/secrets/{secret}"): "manage",
+        ("GET", "/api/v1/team-logins"): "run",
+        ("PUT", "/api/v1/team-logins/{provider}"): "manage",
+        ("DELETE", "/api/v1/team-logins/{provider}"): "manage",
         ("GET", "/api/v1/users"): "admin",
         ("POST", "/api/v1/users"): "admin",
         ("PATCH", "/api/v1/users/{user}"): "admin",
@@ -212,6 +215,7 @@ BODIES = {
     "/api/v1/tokens": {"name": "x", "scopes": ["read"]},
     "/api/v1/users": {"name": "x"},
     "/api/v1/secrets/{secret}": {"value": "v"},
+    "/api/v1/team-logins/{provider}": {"files": {}, "variables": {}},
     "/api/v1/users/{user}": {},
     "/api/v1/teams/{team}/members/{user}": {"role": "viewer"},
     "/api/v1/invites": {"role": "viewer"},
@@ -262,6 +266,7 @@ def filled(path, run, **more):
         "alias": "production",
         "app": "te-blue",
         "service": "digits-blue",
+        "provider": "ray",
         **more,
     }
     return re.sub(r"\{(\w+)(:path)?\}", lambda found: values[found[1]], path)

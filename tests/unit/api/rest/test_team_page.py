@@ -166,6 +166,20 @@ def test_a_secret_is_kept_and_forgotten_and_not_shown(office):
     assert Browser(office, "member").ask("POST", "/team/secrets", name="K", value="v").status_code == 403
 
 
+def test_an_own_login_is_listed_and_forgotten(office):
+    manager, path = Browser(office, "manager"), "/api/v1/team-logins/slurm"
+    machines = "machines: {n: {cpus: 1, memory: 1GB}}"
+    settings = f"login: a@hpc.example.org\nkey: '{{TRAINMASTER_SLURM_KEY}}'\n{machines}\n"
+    body = {"files": {"TRAINMASTER_SLURM": settings, "TRAINMASTER_SLURM_KEY": "s3cret-value"}}
+    assert office.ask("manager", "PUT", path, json=body).status_code == 204
+    text = manager.text()
+    assert "/team/logins/slurm/remove" in text
+    assert "hpc.example.org" not in text
+    assert Browser(office, "member").ask("POST", "/team/logins/slurm/remove").status_code == 403
+    manager.does("/team/logins/slurm/remove")
+    assert "/team/logins/slurm/remove" not in manager.text()
+
+
 def test_the_audit_says_who_did_what_for_whom_with_what_and_is_filtered(office):
     manager, member = Browser(office, "manager"), Browser(office, "member")
     manager.does("/team/members/viewer", role="member")

@@ -21,6 +21,7 @@ from trainmaster.cluster.record import ClusterRecord, ClusterState, DamagedClust
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, Database, Lease
+from trainmaster.providers.base import ProviderPlace
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving import run_clusters as machines_module
 from trainmaster.service.driving.run_clusters import RunClusters
@@ -74,7 +75,8 @@ class World:
 
     def machines(self, lease: Lease) -> RunClusters:
         made = RunClusters(
-            self.database, self.home, lease, Path("/c"), ["lab"], {}, self.said.append,
+            self.database, self.home, lease, Path("/c"), ["lab"], {},
+            lambda _: ProviderPlace(self.home.root, self.home.identity()), self.said.append,
             contents_of=lambda kept: ["setup", kept.run],
         )  # fmt: skip
         self.made.append(made)

@@ -55,7 +55,7 @@ def quoted(service):
     data = Measurement(point, steps_done=100, offer="m4.large").to_json()
     row = NewMeasurement("1", key.exact, key.similar, "train", None, data, 1.0)
     service.database.add_measurement(row)
-    offers = candidate_offers_of(recipe, service.home, ENVIRON, datetime.now(UTC).date())
+    offers = candidate_offers_of(recipe, service, ENVIRON, datetime.now(UTC).date())
     quoter = Quoter(service, lambda _: None, None, offers, measures=False)
     return recipe, quoter.quote(recipe, ENVIRON, QuoteOptions())
 

@@ -124,7 +124,7 @@ def test_what_is_quoted_is_rented_and_billed(service, policy):
     text = RECIPE.replace("    steps:", f"    hardware: {{instance: {types}}}\n    steps:")
     path_of(service).write_text(text)
     recipe = read_recipe(path_of(service), overrides=[f"objective={policy}"])  # as `run --policy` reads it
-    offers = candidate_offers_of(recipe, service.home, ENVIRON, datetime.now(UTC).date())
+    offers = candidate_offers_of(recipe, service, ENVIRON, datetime.now(UTC).date())
     told = Quoter(service, lambda _: None, None, offers).quote(
         read_recipe(path_of(service)), ENVIRON, QuoteOptions(policy=policy)
     )
@@ -234,7 +234,7 @@ def test_unknown_traffic_is_measured_with_the_smallest_clusters(service):
         RECIPE.replace("    steps:", "    hardware: {instance: ['?4.xlarge']}\n    steps:")
     )
     recipe = read_recipe(path_of(service), overrides=["objective=scala-opt"])
-    offers = candidate_offers_of(recipe, service.home, ENVIRON, datetime.now(UTC).date())
+    offers = candidate_offers_of(recipe, service, ENVIRON, datetime.now(UTC).date())
 
     def quote():
         return Quoter(service, lambda _: None, None, offers).quote(recipe, ENVIRON, QuoteOptions())
@@ -285,7 +285,7 @@ SWEEP = """
 def test_every_experiment_that_lacks_traffic_is_measured_with_one_task(service):
     path_of(service).write_text(RECIPE + SWEEP.lstrip("\n"))
     recipe = read_recipe(path_of(service), overrides=["objective=scala-opt"])
-    offers = candidate_offers_of(recipe, service.home, ENVIRON, datetime.now(UTC).date())
+    offers = candidate_offers_of(recipe, service, ENVIRON, datetime.now(UTC).date())
     asked = recipe, ENVIRON, QuoteOptions(worker_types="c4.xlarge")
     with pytest.raises(BandwidthUnknown) as caught:
         Quoter(service, lambda _: None, None, offers).quote(*asked)

@@ -12,6 +12,7 @@ import pytest
 from trainmaster.cluster.renting.plan_clusters import plan_clusters
 from trainmaster.control.task.layout import Home
 from trainmaster.providers import load_catalogue
+from trainmaster.service.open_home import OpenHome
 from trainmaster.service.quotes.candidate_offers import candidate_offers_of
 from trainmaster.service.quotes.prices import Prices, named_regions
 from trainmaster.spec import read_recipe
@@ -65,7 +66,7 @@ def prices(home, found=(), **environ):
 
 def test_refreshed_prices_are_used_by_everything_that_follows(home, recipe):
     assert prices(home, offers()).refresh([REGION]) == {REGION: 3}
-    candidate_offers = candidate_offers_of(recipe(), home, KEYS, TODAY)
+    candidate_offers = candidate_offers_of(recipe(), OpenHome(home), KEYS, TODAY)
     mine = [o for o in candidate_offers.catalogue if o.instance_type == "m5.large"]
     assert {(o.zone, o.spot, o.price_usd_per_hour) for o in mine} == {
         ("", False, 0.05),
@@ -182,5 +183,7 @@ def test_the_zone_with_the_lowest_spot_price_comes_first(home, recipe):
     ]
     prices(home, [machine, *spot]).refresh([REGION])
     wanted = recipe(spot=True, instance="m5.large")
-    (plan,) = plan_clusters(wanted, candidate_offers_of(wanted, home, KEYS, TODAY).available("x86_64"))
+    (plan,) = plan_clusters(
+        wanted, candidate_offers_of(wanted, OpenHome(home), KEYS, TODAY).available("x86_64")
+    )
     assert [way.zone for way in plan.roles[0].rentals] == [f"{REGION}{name}" for name in "bca"]

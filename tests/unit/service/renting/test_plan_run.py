@@ -18,6 +18,7 @@ from trainmaster.advisor.quote.unknown_time import UnknownTime
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.task.layout import Home
 from trainmaster.providers import StalePrices
+from trainmaster.service.open_home import OpenHome
 from trainmaster.service.quotes.candidate_offers import candidate_offers_of
 from trainmaster.service.quotes.prices import CATALOGUE
 from trainmaster.service.quotes.quote_record import QuoteRecord
@@ -85,7 +86,7 @@ class World:
 
     def plan(self, recipe, **how):
         return plan_run(
-            SimpleNamespace(home=self.home, team=None, database=self),
+            SimpleNamespace(home=self.home, team=None, database=self, place=OpenHome(self.home).place),
             recipe,
             self.environ,
             self.make_quoter,
@@ -140,18 +141,18 @@ def quoted(instance="large", count=2, *, region="r1", name="main", **more):
 
 def test_offers_of_a_provider_are_its_rows_of_the_catalogue(world):
     world.prices()
-    found = candidate_offers_of(world.recipe(), world.home, world.environ, TODAY)
+    found = candidate_offers_of(world.recipe(), OpenHome(world.home), world.environ, TODAY)
     assert [offer.instance_type for offer in found.catalogue] == ["small", "large", "small"]
     assert (found.costs, found.zones, found.shares, found.hosts) == (True, {}, None, None)
     with pytest.raises(UsageError, match="no offers of it"):
-        candidate_offers_of(world.recipe(provider="gcp"), world.home, world.environ, TODAY)
+        candidate_offers_of(world.recipe(provider="gcp"), OpenHome(world.home), world.environ, TODAY)
 
 
 def test_the_region_of_the_aws_settings_counts_unless_the_recipe_names_one(world):
     world.prices()
 
     def regions(recipe, **environ):
-        found = candidate_offers_of(recipe, world.home, world.environ | environ, TODAY)
+        found = candidate_offers_of(recipe, OpenHome(world.home), world.environ | environ, TODAY)
         return {offer.region for offer in found.catalogue}, len(found.notes)
 
     named = world.recipe({"main": {"hardware": {"region": "r1"}}})
@@ -162,14 +163,14 @@ def test_the_region_of_the_aws_settings_counts_unless_the_recipe_names_one(world
     with pytest.raises(UsageError, match="has no prices of r9"):
         regions(world.recipe(), AWS_REGION="r9")
     with pytest.raises(UsageError, match="no region is chosen"):
-        candidate_offers_of(world.recipe(), world.home, {"HOME": str(world.home.root)}, TODAY)
+        candidate_offers_of(world.recipe(), OpenHome(world.home), {"HOME": str(world.home.root)}, TODAY)
 
 
 def test_the_lab_has_its_own_prices_zones_and_shares(world):
     with pytest.raises(UsageError, match="no lab is up"):
-        candidate_offers_of(world.recipe(provider="lab"), world.home, {}, TODAY)
+        candidate_offers_of(world.recipe(provider="lab"), OpenHome(world.home), {}, TODAY)
     world.lab()
-    found = candidate_offers_of(world.recipe(provider="lab"), world.home, {}, TODAY)
+    found = candidate_offers_of(world.recipe(provider="lab"), OpenHome(world.home), {}, TODAY)
     assert {offer.provider for offer in found.catalogue} == {"lab"}
     assert found.zones == {"r1": ("r1a", "r1b")}
     assert not found.catalogue.by_hand  # nobody has named it
@@ -180,16 +181,16 @@ def test_the_lab_has_its_own_prices_zones_and_shares(world):
 def test_hosts_are_those_of_the_inventory(world, tmp_path):
     recipe = world.recipe(provider="hosts")
     with pytest.raises(UsageError, match="no inventory"):
-        candidate_offers_of(recipe, world.home, {}, TODAY)
+        candidate_offers_of(recipe, OpenHome(world.home), {}, TODAY)
     listed = {"hosts": [{"address": "h1", "slots": 4}, {"address": "h2", "slots": 2, "gpus": 1}]}
     (world.home.root / "hosts.yaml").write_text(json.dumps(listed))
-    found = candidate_offers_of(recipe, world.home, {}, TODAY)
+    found = candidate_offers_of(recipe, OpenHome(world.home), {}, TODAY)
     (stands_for_all,) = found.catalogue
     assert (stands_for_all.vcpus, stands_for_all.accelerators, found.costs) == (2.0, 0.0, False)
     assert [host.name for host in found.hosts] == ["h1", "h2"]
     elsewhere = tmp_path / "others.yaml"
     elsewhere.write_text(json.dumps({"hosts": ["h3"]}))
-    named = candidate_offers_of(recipe, world.home, {"TRAINMASTER_HOSTS": str(elsewhere)}, TODAY)
+    named = candidate_offers_of(recipe, OpenHome(world.home), {"TRAINMASTER_HOSTS": str(elsewhere)}, TODAY)
     assert [host.name for host in named.hosts] == ["h3"]
 
 
