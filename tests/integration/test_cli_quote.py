@@ -426,7 +426,7 @@ for step in range(1, int(sys.argv[1]) + 1):
     recipe = tm.recipe({"name": "said", "experiments": {"main": {"command": "python train.py 400"}}})
     told = quote(tm, recipe)
     assert told.json["time_s"]["p5"] > 7, "it was stopped long before its end"
-    assert "main makes 400 steps: its script says so" in told.json["warnings"]
+    assert "main makes 400 steps, as its script or its command says" in told.json["warnings"]
     ran = tm.call("run", recipe, "--yes")
     assert "estimate: " in ran.err + ran.out or "quote: " in ran.err + ran.out
     assert tm.call("status", "latest", "--json").json["quote"]["time_s"]["p5"] > 7

@@ -16,7 +16,7 @@ from trainmaster.spec import read_recipe
 def start(tmp_path, attempt=1, is_behind=False, earlier=None, **keys):
     """Progress of an attempt, and what writes a line to its log."""
     path = tmp_path / "recipe.yaml"
-    path.write_text(json.dumps({"name": "job", "experiments": {"main": {"command": "true", **keys}}}))
+    path.write_text(json.dumps({"name": "job", "experiments": {"main": {"command": "true"} | keys}}))
     place = AttemptPlace(tmp_path / "attempt")
     place.directory.mkdir()
     context = SimpleNamespace(
@@ -25,6 +25,7 @@ def start(tmp_path, attempt=1, is_behind=False, earlier=None, **keys):
         place=place,
         attempt=attempt,
         goes_on=attempt > 1,
+        parameters={},
     )
 
     def say(line):
@@ -258,3 +259,31 @@ def test_a_script_that_shows_epochs_only_says_its_length_in_epochs(tmp_path):
     say("step 5 loss 0.4")
     progress.update(2)
     assert progress.said_steps == 0, "how many steps an epoch has is not known"
+
+
+@pytest.mark.parametrize(
+    ("asked", "lines", "said"),
+    [
+        ("--steps 500", ["step 10 loss 0.4"], 500),
+        ("--steps 500", ["step 501 loss 0.4"], 0),
+        ("--steps 500", ["step 10/80 loss 0.4", "step 11/80 loss 0.4"], 80),
+        ("--steps 500", ["epoch 2 loss 0.4"], 0),
+        ("--epochs 4", ["epoch 2 loss 0.4"], 4),
+        ("--epochs 4", ["step 10 loss 0.4"], 0),
+        ("--epochs 4", ["| epoch   2 |    10/   20 batches | loss  7.37 | ppl  1581.40"], 80),
+        ("--epochs 4", ["Train Epoch: 2 [640/1280 (50%)]\tLoss: 0.4"], 4),
+    ],
+)
+def test_a_command_asks_for_a_length_in_what_its_script_counts(tmp_path, asked, lines, said):
+    progress, say = start(tmp_path, command=f"python train.py {asked}")
+    for line in lines:
+        say(line)
+    progress.update(1)
+    assert progress.said_steps == said
+
+
+def test_parts_of_epochs_count_where_only_examples_are_shown(tmp_path):
+    progress, say = start(tmp_path, command="python train.py --epochs 4")
+    mnist(progress, say, batches=201)
+    assert progress.trace.steps_done == pytest.approx(2.0, abs=0.15), "two epochs, and not the third one that has begun"
+    assert progress.trace.steady().step_time_s == pytest.approx(10.0)

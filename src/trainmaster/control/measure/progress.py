@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from trainmaster.executors.telemetry.member_metrics import MemberMetrics
 from trainmaster.executors.telemetry.metrics import StepRate, json_safe
 from trainmaster.executors.telemetry.usage import SilenceMeter
 from trainmaster.spec import Experiment
+from trainmaster.spec.length_options import lengths_asked_for
 from trainmaster.spec.until import Until
 
 if TYPE_CHECKING:
@@ -41,9 +43,12 @@ class TaskProgress:
         steps_per_s: recent rate, None until known.
         examples_per_s: the same; where only examples are counted, both are known if ``examples_per_step`` is.
         eta_s: seconds left until ``total_steps`` or ``total_examples``, None if unknown.
-        said_steps: how many it makes in all by what it prints or reports; 0 where the recipe says that.
+        said_steps: how many it makes in all by what it prints or reports, or is asked for; 0 where the recipe
+            says that.
         attempt: which one it is.
-        epochs: of the recipe; what the script prints of their length counts where the recipe says none.
+        epochs: of the recipe, or that the command asks for; what the script prints of their length counts
+            where the recipe says none.
+        asked_steps: that the command asks for; 0 if it does not say.
         changed: there is something new since this was last set to False.
         metric: of the search, if it has a pruner.
         curve: that metric by step, over all attempts.
@@ -70,6 +75,7 @@ class TaskProgress:
     said_steps: int = 0
     attempt: int = 1
     epochs: int | None = None
+    asked_steps: int = 0
     examples_per_step: int | None = None
     rate: StepRate = field(default_factory=StepRate)
     metrics: dict[str, object] = field(default_factory=dict)
@@ -94,7 +100,12 @@ class TaskProgress:
     _signs_at: float | None = field(default=None, init=False)
     _has_begun: bool = field(default=False, init=False)
     _reported_total: float | None = field(default=None, init=False)
+    _has_length: bool = field(default=False, init=False)
     _caught_up_at: float | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        """What the recipe says of its length is not learnt."""
+        self._has_length = bool(self.total_steps)
 
     @classmethod
     def of(
@@ -120,6 +131,7 @@ class TaskProgress:
         experiment, search = context.experiment, context.experiment.search
         values = experiment.builtin_values()
         epochs, examples = experiment.epochs, experiment.examples
+        asked = {} if values.get("steps") else lengths_asked_for(experiment.script(context.parameters))
 
         def trace() -> StepTrace:
             from trainmaster.control.measure.measuring import trace_of
@@ -136,7 +148,8 @@ class TaskProgress:
             total_steps=values.get("steps"),
             total_examples=epochs * examples if epochs and examples else None,
             attempt=context.attempt,
-            epochs=epochs,
+            epochs=epochs or asked.get("epochs"),
+            asked_steps=asked.get("steps", 0),
             examples_per_step=values.get("batch_global"),
             metric=search.metric if search is not None and curve is not None else None,
             curve=curve,
@@ -188,7 +201,7 @@ class TaskProgress:
             if self.metric is not None and self.curve is not None:
                 self._draw(row, self.metric, self.curve)
             if self.trace is not None:
-                self.trace.add(now, row.get("step"), row.get("examples"), row.get("epoch"))
+                self.trace.add(now, row.get("step"), row.get("examples"), self._epoch(row))
             self._learn_totals(row)
         if rows:
             if self.source.value is not None:
@@ -220,25 +233,31 @@ class TaskProgress:
         self.silent_s = silent_s if self.moved_at is None else min(silent_s, now - self.moved_at)
 
     def _learn_totals(self, row: Mapping[str, object]) -> None:
-        """Where the recipe does not say how long it is, what is printed or reported tells."""
-        if self.total_examples or (self.total_steps and not self.said_steps):
+        """Where the recipe does not say how long it is, what is printed, reported or asked for tells."""
+        if self._has_length:
             return
-        before, self._reported_total = (
-            self._reported_total,
-            _number(row, "total_steps") or self._reported_total,
-        )
-        per_epoch, totals = self.source.per_epoch, self.source.totals
-        if self.epochs and (per_epoch or totals):
-            said = self.epochs * per_epoch.get("step", 0) or totals.get("step", 0)
-            self.total_examples = self.epochs * per_epoch.get("examples", 0) or None
-        elif self._reported_total is not None:  # some call that so which they count, and so it grows
+        before = self._reported_total
+        self._reported_total = _number(row, "total_steps") or before
+        done, per_epoch, totals = _number(self.metrics, "step"), self.source.per_epoch, self.source.totals
+        epochs, each = self.epochs or 0, self.examples_per_step
+        self.total_examples = self.total_examples or epochs * per_epoch.get("examples", 0) or None
+        if self._reported_total is not None:  # some call that so which they count, and so it grows
             said = int(self._reported_total) if self._reported_total == before else 0
+        elif done is not None:
+            said = totals.get("step", 0) or epochs * per_epoch.get("step", 0) or self.asked_steps
+        elif each and "examples" in self.metrics:
+            said = math.ceil((self.total_examples or 0) / each)
         else:
-            counts_epochs = not self.metrics.keys() & {"step", "examples"}
-            said = totals.get("epoch" if counts_epochs else "step", 0)
-        done = _number(self.metrics, "step") or 0.0
-        self.said_steps = said if said >= done else 0
+            said = totals.get("epoch", 0) or epochs
+        self.said_steps = said if said >= (done or 0.0) else 0
         self.total_steps = self.said_steps or None
+
+    def _epoch(self, row: Mapping[str, object]) -> object:
+        """With the part of it that is done, where examples say that and nothing is finer."""
+        examples, of = _number(row, "examples"), self.source.per_epoch.get("examples", 0)
+        if examples is None or not of or self.examples_per_step:
+            return row.get("epoch")
+        return examples / of
 
     def _begins(self, rows: Iterable[Mapping[str, object]]) -> bool:
         """Whether an attempt that goes on shows its first progress only now: a step 0 before it is none."""

@@ -435,7 +435,7 @@ class Quoter:
                 if (done := begun_at(recipe.experiments[name], each.seen))
             ),
             *(
-                f"{name} makes {each.steps:,} steps: its script says so"
+                f"{name} makes {each.steps:,} steps, as its script or its command says"
                 for name, each in recipe.experiments.items()
                 if each is not without.experiments[name]
             ),

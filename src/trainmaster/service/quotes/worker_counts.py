@@ -13,6 +13,7 @@ from trainmaster.advisor.model.measurement import Measurement, SeenCurve
 from trainmaster.cluster.renting.requirements import Needs
 from trainmaster.service.quotes.job_numbers import LENGTH
 from trainmaster.spec import Experiment, Hardware, Recipe
+from trainmaster.spec.length_options import has_open_length
 from trainmaster.spec.log_normal import LogNormal
 from trainmaster.spec.objective import Objective
 
@@ -98,7 +99,7 @@ def with_length(experiment: Experiment, measured: Iterable[Measurement]) -> Expe
         return experiment
     if experiment.builtin_values().get("steps"):
         return experiment
-    if any(LENGTH.fullmatch(name) for name in experiment.parameters):
+    if any(map(LENGTH.fullmatch, experiment.parameters)) or has_open_length(experiment.command):
         return experiment
     mine = [m for m in measured if m.point is not None and m.said_steps]
     if shaped is not None:
