@@ -101,9 +101,11 @@ class Reader:
     def __init__(self, folder: Path, programs: str, instead: dict[str, str]) -> None:
         (folder / "work").mkdir()
         self.folder, self.instead = folder, instead
-        kept = {name: os.environ[name] for name in ("LANG", "TRAINMASTER_CACHE") if name in os.environ}
+        # What was built for the tests is in the cache of whoever runs them.
+        cache = os.environ.get("TRAINMASTER_CACHE") or str(Path.home() / ".cache/trainmaster")
+        kept = {name: os.environ[name] for name in ("LANG",) if name in os.environ}
         path = f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-        self.env = {**kept, "HOME": str(folder), "PATH": path, "COLUMNS": "200"}
+        self.env = {**kept, "TRAINMASTER_CACHE": cache, "HOME": str(folder), "PATH": path, "COLUMNS": "200"}
         self.terminals = list[Terminal]()
 
     @property

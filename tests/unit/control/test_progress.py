@@ -285,5 +285,5 @@ def test_a_command_asks_for_a_length_in_what_its_script_counts(tmp_path, asked, 
 def test_parts_of_epochs_count_where_only_examples_are_shown(tmp_path):
     progress, say = start(tmp_path, command="python train.py --epochs 4")
     mnist(progress, say, batches=201)
-    assert progress.trace.steps_done == pytest.approx(2.0, abs=0.15), "two epochs, and not the third one that has begun"
+    assert progress.trace.steps_done == pytest.approx(2.0, abs=0.15), "not the third, which has begun"
     assert progress.trace.steady().step_time_s == pytest.approx(10.0)
