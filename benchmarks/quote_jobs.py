@@ -228,13 +228,31 @@ for step in range(1, int(sys.argv[1]) + 1):
         file.write(json.dumps({"step": step, "at": time.time()}) + "\\n")
 context.stop()
 """
+#: As most scripts are: it knows nothing of Trainmaster, and prints how far it is. The recipe has no length.
+PRINTED = """
+import sys, time
+epochs, each, pause_s, says = int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), sys.argv[5]
+for step in range(1, epochs * each + 1):
+    sum(i * i for i in range(50_000))
+    time.sleep(pause_s)
+    epoch, of = (step - 1) // each + 1, (step - 1) % each + 1
+    if says == "steps":
+        print(f"step {step}/{epochs * each} loss {1 / step:.4f}", flush=True)
+    elif says == "both" and of % 5 == 0:
+        print(f"Epoch [{epoch}/{epochs}], Step [{of}/{each}], Loss: {1 / step:.4f}", flush=True)
+    elif says == "bar":
+        bar = f"Epoch {epoch}/{epochs}: 50%|##| {of}/{each} [00:01<00:01, 9.0it/s, loss=0.4]"
+        print(bar, end="\\r", flush=True)
+    elif of == each:
+        print(f"epoch {epoch} loss {1 / step:.4f}", flush=True)
+"""
 #: A folder with code of its own: Java goes there, as machines of the lab have none. Beside the code of all
 #: jobs its headers would make strangers of two versions of one.
 WITH_JAVA = "../with-java"
 SCRIPTS = {
     "steps.py": STEPS, "ddp.py": DDP, "mpi.py": MPI, "whole.py": WHOLE, "read.py": READ, "shared.py": SHARED,
     "async.py": ASYNC, "curve.py": CURVE, "stream.py": STREAM, "count.py": COUNT,
-    f"{WITH_JAVA}/count.py": COUNT,
+    "printed.py": PRINTED, f"{WITH_JAVA}/count.py": COUNT,
 }  # fmt: skip
 #: What is pushed as a volume of that name before the first run.
 VOLUME = "quotes-kept-set"
@@ -288,6 +306,7 @@ MOUNTED = f"data: {{{{set: {{{{volume: {LAB_VOLUME}}}}}}}}}"
 COUNTED_WORDS = "python count.py {{{{steps}}}} {lines}"
 #: Half of the processor time of a JVM that ends soon is that of its second compiler.
 QUICK_JAVA = 'JDK_JAVA_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"'
+PRINTS = ["steps", "both", "bar", "epochs"]
 TYPES = ["t2.small", "m4.large", "m4.xlarge"]
 KINDS = {
     "here-single": Kind(single(STEPPED, LENGTH), {"steps": [200, 400, 800], "pause": [0.03, 0.06]}),
@@ -461,6 +480,15 @@ KINDS = {
         "lab",
         "lost",
         fault_after_s=150.0,
+    ),
+    "here-printed": Kind(
+        single("python3 printed.py --epochs {epochs} {each} {pause} {says}"),
+        {"epochs": [6, 10], "each": [40, 60], "pause": [0.03, 0.05], "says": PRINTS},
+    ),
+    "lab-printed": Kind(
+        single("python3 printed.py --epochs {epochs} {each} {pause} {says}", TYPE),
+        {"epochs": [6, 10], "each": [50], "pause": [0.06], "says": PRINTS, "instance": TYPES[:2]},
+        "lab",
     ),
     "here-target": Kind(
         single(
