@@ -116,10 +116,11 @@ def programs_of(node, program):
     return found
 
 
-def agent_pid(node):
-    """Of the process that speaks with the node's supervisor."""
-    (pid,) = processes_of(node, "ray::NodeActor") + programs_of(node, AGENT_PROGRAM)
-    return pid
+def agent_pids(node):
+    """Of what speaks with the node's supervisor; that of a driver that was lost before may be left."""
+    pids = processes_of(node, "ray::NodeActor") + programs_of(node, AGENT_PROGRAM)
+    assert pids, "nothing speaks with it"
+    return pids
 
 
 def lose_conductor(cluster):

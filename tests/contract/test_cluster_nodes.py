@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from engine_bench import Bench, agent_pid, lose_conductor, only_ray, processes_of, programs_of, raylet_pid
+from engine_bench import Bench, agent_pids, lose_conductor, only_ray, processes_of, programs_of, raylet_pid
 
 from trainmaster.executors.base import Phase
 from trainmaster.executors.gangs.executor import NodesExecutor
@@ -132,7 +132,7 @@ def test_witness_for_a_node_that_does_not_answer(bench, three):
     status = bench.all_started(gang, executor)
     (member,) = (each.pid for each in status.members if status.addresses[each.name] == node.address)
     supervisor = int(Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()[1])
-    stopped = agent_pid(node), supervisor  # a new agent finds that one silent, too
+    stopped = *agent_pids(node), supervisor  # a new agent finds that one silent, too
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     try:

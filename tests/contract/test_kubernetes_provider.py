@@ -373,7 +373,7 @@ class TestPods(TransportContract):
         self, connection: Connection, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """However long the answer takes."""
-        monkeypatch.setattr("trainmaster.transport.process_connection._PARTING_S", 0.05)
+        monkeypatch.setattr("trainmaster.transport.process_connection.PARTING_S", 0.05)
         late = _ECHO.replace("client.recv(4)", "client.recv(4) + client.recv(1)")
         late = late.replace('+ b"!"', '+ (time.sleep(0.5) or b"!")').replace("socket\n", "socket, time\n", 1)
         with connection.stream(f"exec /usr/bin/python3 -c {shlex.quote(late)}") as stream:

@@ -105,7 +105,7 @@ def candidate_offers_of(
         from trainmaster.providers import load_catalogue
 
         return CandidateOffers(recipe.provider, load_catalogue(recipe.provider, today=today))
-    place = service.place(recipe.provider, environ)
+    place = _settings_place(recipe.provider, service, environ)
     found = _offers_at(place, recipe, service, environ, today)
     own = (f"{recipe.provider}: with the login of team {place.team}",) if place.team else ()
     return replace(found, notes=(*found.notes, *own))
@@ -152,6 +152,13 @@ def _offers_at(
             f"`hardware.region`, or name prices with {CATALOGUE}=FILE. " + known,
         )
     return CandidateOffers(provider, here, extras=extras)
+
+
+def _settings_place(provider: str, service: OpenHome, environ: Mapping[str, str]) -> ProviderPlace:
+    """Where settings and login are. Nothing is asked of the provider: the home need not be there yet."""
+    from trainmaster.providers.base import ProviderPlace
+
+    return service.with_login(provider, ProviderPlace(service.home.root, "", dict(environ)))
 
 
 def own_list_of(
@@ -244,7 +251,7 @@ def _of_settings(
         raise UsageError(
             f"provider: {provider}: its module has no `catalogue_of`", "See docs/extend/provider-promises.md."
         )
-    place = service.place(provider, environ)
+    place = _settings_place(provider, service, environ)
     return CandidateOffers(provider, read(place.root, place.environ, today, prices))
 
 

@@ -106,6 +106,15 @@ class MeasuredNow:
         seen = self.same.get(name) or self.similar.get(name, [])
         return max((each.steps_done for each in seen if each.duration_s is not None), default=0)
 
+    def says_length(self, experiment: Experiment) -> bool:
+        """Whether earlier runs of the very same have said how long it is, where its recipe does not."""
+        seen = self.same.get(experiment.name, [])
+        if not any(each.said_steps for each in seen):
+            return False
+        from trainmaster.service.quotes.worker_counts import with_length
+
+        return with_length(experiment, seen) is not experiment
+
     def ends_early(self, name: str) -> bool:
         """Whether a run of the very same has ended well before the steps that its script said it makes."""
         return any(each.ended_early for each in self.same.get(name, []))

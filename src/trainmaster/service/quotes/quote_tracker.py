@@ -37,7 +37,6 @@ from trainmaster.service.quotes.steadiness import (
     share_done,
     waits,
 )
-from trainmaster.service.quotes.worker_counts import with_length
 from trainmaster.spec import Recipe
 from trainmaster.spec.states import State
 from trainmaster.spec.topics import QUOTE_BOUND
@@ -281,8 +280,7 @@ class QuoteTracker:
         """What was measured on the machines that the run has: of others only where they are much alike."""
         for name, history in self._histories().items():
             self._known.read(name, history, *self._place.offers(name))
-            experiment = self._recipe.experiments[name]
-            if with_length(experiment, self._known.same[name]) is not experiment:
+            if self._known.says_length(self._recipe.experiments[name]):
                 self._knows_length(name)
 
     def _learn_lengths(self, progress: Mapping[tuple[str, int], TaskProgress]) -> None:
