@@ -324,7 +324,8 @@ class PrivateKubernetes(PrivateServer):
             return
         for each in self.api.all("pods"):  # those that go count, and it may take a minute
             name = each["metadata"]["name"]
-            self.api.call("DELETE", f"pods/{name}", query={"gracePeriodSeconds": "0"})
+            with gone_is_fine():
+                self.api.call("DELETE", f"pods/{name}", query={"gracePeriodSeconds": "0"})
         self.api.call(
             "POST", "resourcequotas", {"metadata": {"name": "q"}, "spec": {"hard": {"pods": str(limit)}}}
         )
