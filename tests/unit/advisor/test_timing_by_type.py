@@ -212,3 +212,12 @@ def test_a_second_type_is_looked_for_near_the_first_ones_draws(monkeypatch):
     for each, slower in zip(known.types, (1.7, 1.0, 0.6), strict=True):
         answer = each.model.predict([asked])
         assert answer.typical[0] == pytest.approx(0.178 * slower * 16**0.05 + 0.03 * (2 - 2 / 16), rel=0.1)
+
+
+def test_the_first_of_few_long_steps_counts_once():
+    """An attempt that began in 1 s, and then made six steps of 10 s, takes 61 s again, and not 71 s."""
+    point = Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=10.0)
+    seen = Measurement(point, startup_s=11.0, duration_s=61.0, tail_s=0.0, steps_done=6)
+    assert seen.before_steps_s == pytest.approx(1.0)
+    known = Knowledge.of([seen, seen], [], {"local": Device("", 2.0, "local")}, {}, 0)
+    assert known.startup_s + 6 * seen.point.step_time_s == pytest.approx(61.0)

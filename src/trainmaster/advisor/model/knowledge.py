@@ -44,7 +44,7 @@ class Knowledge:
     Attributes:
         model: of the step time; None where the tasks show no steps.
         measured: the device of the model's points.
-        startup_s: start of the members to the end of the first step, without what a step takes later.
+        startup_s: start of the members until the first step begins; see `Measurement.before_steps_s`.
         startup_spread: how much start-ups differ (log).
         startups: start-up and warm-up where they were measured on other machines, by the name of the offer.
         warmup_s: see `Measurement`. pause_s: per epoch, None if unknown. tail_s: None if unknown.
@@ -243,13 +243,13 @@ class _Facts:
             return _median([of(m) for m in self.every]) if found is None else found
 
         durations = [m.duration_s for m in here if m.duration_s is not None]
-        starts = [m.startup_s for m in here if m.startup_s > 0]
+        starts = [m.before_steps_s for m in here if m.before_steps_s > 0]
         few = 0.0 if best is None else _ONE_POINT / math.sqrt(len(here))
         return Knowledge(
             model=model,
             measured=measured,
-            startup_s=_median([m.startup_s for m in here])
-            or _median([m.startup_s for m in self.every])
+            startup_s=_median([m.before_steps_s for m in here])
+            or _median([m.before_steps_s for m in self.every])
             or 0.0,
             startup_spread=math.hypot(
                 _spread(starts, _STARTUP_SPREAD) * math.sqrt(1 + 1 / max(len(starts), 1)),
@@ -402,8 +402,8 @@ def _startups(measured: Sequence[Measurement]) -> dict[str, float]:
     """By the name of the offer, in seconds, with the warm-up."""
     seen: dict[str, list[float]] = {}
     for each in measured:
-        if each.startup_s > 0:
-            seen.setdefault(each.offer, []).append(each.startup_s + each.warmup_s)
+        if each.before_steps_s > 0:
+            seen.setdefault(each.offer, []).append(each.before_steps_s + each.warmup_s)
     return {offer: float(np.median(some)) for offer, some in seen.items()}
 
 

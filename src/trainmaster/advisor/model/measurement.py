@@ -255,6 +255,12 @@ class Measurement(Told):
                 raise ValueError(f"{name} is {value}; zero or more is needed")
 
     @property
+    def before_steps_s(self) -> float:
+        """From the start of its members until its first step begins, if that takes as long as the others."""
+        step_s = self.point.step_time_s if self.point is not None else None
+        return max(self.startup_s - (step_s or 0.0), 0.0)
+
+    @property
     def ended_early(self) -> bool:
         """Whether it ended by itself well before the steps that its script said it makes."""
         came_to = self.begun_at + self.steps_done

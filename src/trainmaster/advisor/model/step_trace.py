@@ -165,6 +165,20 @@ class StepTrace:
         head, gap = self._head or 0.0, self._gap or 1.0
         return head - gap if head > 1.5 * gap else 0.0
 
+    def steps_since(self, time_s: float) -> float:
+        """Steps from the newest observation to that moment, if they go on; at most those until the next one.
+
+        >>> trace = StepTrace()
+        >>> for step in (10, 20, 30, 40, 50):
+        ...     trace.add(0.5 * step, step)
+        >>> trace.steps_since(26.0), trace.steps_since(80.0)
+        (2.0, 10.0)
+        """
+        found = self.steady()
+        if found is None or self._last is None:
+            return 0.0
+        return min(max(time_s - self._last[0], 0.0) / found.step_time_s, self._intervals.grain)
+
     def steps_at(self, time_s: float) -> float:
         """Steps from the first observation to that moment, in between as if they were regular."""
         if self._first is None:

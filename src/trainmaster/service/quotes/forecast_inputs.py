@@ -180,7 +180,7 @@ def doing_of(
         if task.started_at is None or task.state is State.WAITING:
             continue
         found = progress.get(task.key)
-        share = share_done(found) if found is not None and has_length else None
+        share = share_done(found, now) if found is not None and has_length else None
         aimed = None if found is None else found.aimed
         reports = ((), ()) if aimed is None else (tuple(aimed.steps), tuple(aimed.values))
         machine = "" if where is None else where(task).offer

@@ -185,16 +185,22 @@ def may_wait(trained_s: float, share: float | None) -> bool:
     return trained_s < BINDING_AFTER_S and share is not None and share < _SHARE_TO_WAIT_FOR
 
 
-def share_done(found: TaskProgress) -> float | None:
+def share_done(found: TaskProgress, now: float | None = None) -> float | None:
     """Fraction of a task's steps that are done; None if unknown.
 
     A script that goes on from a checkpoint counts on: its own number tells more than what was seen of it.
     One that numbers the steps of each epoch from the start tells less.
+
+    Args:
+        found: how far the task is.
+        now: Unix seconds: until then it has gone on since its newest report, at most as far as to the next.
     """
     step, trace = found.metrics.get("step"), found.trace
     seen = trace.steps_done if trace is not None and trace.first_at is not None else None
     if isinstance(step, int | float) and math.isfinite(step):
         seen = max(float(step), seen or 0.0)
+    if seen is not None and now is not None and trace is not None:
+        seen += trace.steps_since(now)
     return None if seen is None or not found.total_steps else max(seen, 0.0) / found.total_steps
 
 

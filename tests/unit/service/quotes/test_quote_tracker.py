@@ -191,6 +191,16 @@ def test_a_training_whose_script_says_its_length_is_quoted_by_its_steps(tmp_path
     assert world.tracker._binding.time_s.p5 < 200 < world.tracker._binding.time_s.p95
 
 
+def test_steps_since_the_newest_report_count(tmp_path):
+    world = World(tmp_path, steps=10)
+    for step in range(1, 6):
+        world.trace.add(BEGAN + 4.0 * step, step)
+    found = world.progress["main", 0]
+    assert share_done(found) == share_done(found, BEGAN + 20.0) == pytest.approx(0.5)
+    assert share_done(found, BEGAN + 22.0) == pytest.approx(0.55)
+    assert share_done(found, BEGAN + 90.0) == pytest.approx(0.6), "the sixth is late, not the seventh there"
+
+
 def test_what_ended_before_the_length_that_its_script_says_may_do_so_again(tmp_path):
     point = Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.5)
     seen = Measurement(point, duration_s=200.0, steps_done=400, said_steps=4000)
