@@ -271,6 +271,7 @@ def test_a_script_that_shows_epochs_only_says_its_length_in_epochs(tmp_path):
         ("--epochs 4", ["epoch 2 loss 0.4"], 4),
         ("--epochs 4", ["step 10 loss 0.4"], 0),
         ("--epochs 4", ["| epoch   2 |    10/   20 batches | loss  7.37 | ppl  1581.40"], 80),
+        ("--epochs 4", [f"epoch {e} step {s}/20 loss 0.4" for e in (1, 2) for s in (5, 15)], 80),
         ("--epochs 4", ["Train Epoch: 2 [640/1280 (50%)]\tLoss: 0.4"], 4),
     ],
 )

@@ -158,6 +158,7 @@ class LogMetrics:
         steps = self._laps.total(step, number or 0, of["step"], epochs)
         if self._laps.is_lap and number is not None:
             row["step"] = step + (number - (not self._from_0)) * of["step"]
+            self.per_epoch = {"step": of["step"]}
         self.totals.pop("step", None)
         self.totals |= {"step": steps} if steps else {}
 
