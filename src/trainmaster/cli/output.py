@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from trainmaster.spec.errors import TrainmasterError, UsageError, fails_as
-from trainmaster.spec.metric_names import in_order, says_how_good
+from trainmaster.spec.metric_names import TOTAL_STEPS, in_order, says_how_good
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.states import EndReason
 from trainmaster.spec.units import QUOTE_RESOLUTION, dollars, format_bytes, format_duration
@@ -385,12 +385,13 @@ def metrics_text(metrics: Mapping[str, Any], limit: int = 6) -> str:
     """Metrics on one line: how far it is, then how good; of too many those that matter.
 
     >>> words = {"seed": 1, "epoch": 3, "loss": 7, "time": 9, "val_loss": None, "test_acc": 6, "step": 98}
+    >>> words["total_steps"] = 100
     >>> metrics_text(words)
     'step=98 epoch=3 loss=7 val_loss=nan test_acc=6 seed=1'
     >>> metrics_text(words, limit=4)
     'step=98 epoch=3 val_loss=nan test_acc=6'
     """
-    ordered = in_order(metrics)
+    ordered = [name for name in in_order(metrics) if name != TOTAL_STEPS]  # how far it is says more
     matter = set(sorted(ordered, key=_rank)[:limit])
     shown = {key: "nan" if metrics[key] is None else number(metrics[key]) for key in ordered if key in matter}
     return " ".join(f"{key}={value}" for key, value in shown.items())

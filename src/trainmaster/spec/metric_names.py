@@ -16,9 +16,11 @@ RESULTS: Final = (
 _HOW_FAR: Final = ("step", "epoch")
 _SAYS_HOW_GOOD: Final = regex(rf"loss|accuracy|reward|(?<![a-z])(?:{RESULTS})(?![a-z])", re.I)
 _IS_SET: Final = frozenset({"lr", "learning_rate", "grad_norm"})
+#: What a script may report of its own length.
+TOTAL_STEPS: Final = "total_steps"
 #: These say how far a task is, not how well it does.
 COUNTERS: Final = frozenset(
-    {"step", "total_steps", "epoch", "examples", "seconds", "time", "timestamp", "wall_time"}
+    {"step", TOTAL_STEPS, "epoch", "examples", "seconds", "time", "timestamp", "wall_time"}
 )
 
 

@@ -17,6 +17,7 @@ from trainmaster.executors.telemetry.metrics import StepRate, json_safe
 from trainmaster.executors.telemetry.usage import SilenceMeter
 from trainmaster.spec import Experiment
 from trainmaster.spec.length_options import lengths_asked_for
+from trainmaster.spec.metric_names import TOTAL_STEPS
 from trainmaster.spec.until import Until
 
 if TYPE_CHECKING:
@@ -237,7 +238,7 @@ class TaskProgress:
         if self._has_length:
             return
         before = self._reported_total
-        self._reported_total = _number(row, "total_steps") or before
+        self._reported_total = _number(row, TOTAL_STEPS) or before
         done, per_epoch, totals = _number(self.metrics, "step"), self.source.per_epoch, self.source.totals
         epochs, each = self.epochs or 0, self.examples_per_step
         self.total_examples = self.total_examples or epochs * per_epoch.get("examples", 0) or None
