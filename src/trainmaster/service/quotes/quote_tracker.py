@@ -26,6 +26,7 @@ from trainmaster.service.quotes.run_place import RunPlace
 from trainmaster.service.quotes.steadiness import (
     NARROW,
     SHOWN_AFTER_S,
+    WIDEST,
     Trained,
     are_steady,
     has_outlived,
@@ -474,7 +475,7 @@ class QuoteTracker:
         all_sizes = {name: self._known.of_all_sizes(name) for name in self._resizable}
         elapsed = self._elapsed(now) - run_state.queue_wait.waited_s(now)
         self._busy = True
-        widest = NARROW if self._may_wait(run_state, progress, now) else float("inf")
+        widest = NARROW if self._may_wait(run_state, progress, now) else WIDEST
 
         beside = self._beside(run_state, now)
         devices = {name: self._place.device(recipe.experiments[name]) for name in run_state.experiments}

@@ -22,6 +22,8 @@ _SHORT_AFTER_S: Final = 3.0
 _SHORT_SHARE: Final = 1 / 6
 #: Of a short run a quote that is wider than this (p95 by median) is put off: each second makes it narrower.
 NARROW: Final = 1.25
+#: One that is wider than this promises nothing: none is bound then.
+WIDEST: Final = 4.0
 _SHARE_TO_WAIT_FOR: Final = 0.4
 #: An estimate that leaves less than this share of what a run has taken is of another kind of run.
 _LITTLE_MORE: Final = 0.2
@@ -61,8 +63,10 @@ class Trained:
     @property
     def is_steady(self) -> bool:
         """Whether its steps are known well."""
-        trace = self.trace
-        return trace.steady() is not None and (
+        from trainmaster.control.measure.measuring import MIN_BLOCKS  # most runs show no steps
+
+        trace, found = self.trace, self.trace.steady()
+        return (found is not None and found.blocks >= MIN_BLOCKS) and (  # else they are not measured
             trace.is_tight(_TIGHT, min_seconds=_TIGHT_S)
             or (trace.last_at or 0) - (trace.first_at or 0) >= _ENOUGH_S
             or (self.share is not None and self.share >= _ENOUGH_SHARE)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.advisor.model.measurement import Measurement, Point
+from trainmaster.advisor.model.step_trace import StepTrace
 from trainmaster.advisor.quote.forecast import Overhead
 from trainmaster.advisor.quote.interval import Interval
 from trainmaster.control.loop.recording import Where
@@ -20,7 +21,7 @@ from trainmaster.service.quotes.fingerprint import Fingerprint
 from trainmaster.service.quotes.history import History, MeasuredNow
 from trainmaster.service.quotes.quote_record import QuoteRecord, quote_summary, record_truth
 from trainmaster.service.quotes.quote_tracker import QuoteTracker
-from trainmaster.service.quotes.steadiness import is_upset, share_done
+from trainmaster.service.quotes.steadiness import Trained, is_upset, share_done
 from trainmaster.spec import Strategy, read_recipe
 from trainmaster.spec.log_normal import LogNormal
 from trainmaster.spec.states import EndReason, State
@@ -189,6 +190,25 @@ def test_a_training_whose_script_says_its_length_is_quoted_by_its_steps(tmp_path
     lines = world.look(60, step_s=0.5)
     assert [line.split(":")[0] for line in lines] == ["quote"]
     assert world.tracker._binding.time_s.p5 < 200 < world.tracker._binding.time_s.p95
+
+
+def test_what_is_too_wide_to_promise_anything_is_not_bound(tmp_path):
+    point = Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.5)
+    seen = Measurement(point, duration_s=200.0, step_spread=1.5)
+    world = World(tmp_path, histories=lambda: {"main": History(NOW, [], [seen, seen])})
+    lines = world.look(90, step_s=0.5)
+    assert [line.split(":")[0] for line in lines] == ["estimate"]
+    assert {row["kind"] for row in world.database.rows} == {"estimate"}
+
+
+def test_steps_are_known_well_only_once_they_are_a_measurement():
+    """Else a quote would be bound by other versions, whose steps count, while its own come."""
+    trace, seen = StepTrace(0.5), dict[int, bool]()
+    for i in range(8):
+        trace.add(BEGAN + i, 10 * i + 1)
+        if (found := trace.steady()) is not None:
+            seen[found.blocks] = Trained(trace, share=0.5, trained_s=10.0).is_steady
+    assert (seen[2], seen[3]) == (False, True)
 
 
 def test_steps_since_the_newest_report_count(tmp_path):
