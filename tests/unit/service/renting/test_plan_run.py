@@ -86,7 +86,13 @@ class World:
 
     def plan(self, recipe, **how):
         return plan_run(
-            SimpleNamespace(home=self.home, team=None, database=self, place=OpenHome(self.home).place),
+            SimpleNamespace(
+                home=self.home,
+                team=None,
+                database=self,
+                place=OpenHome(self.home).place,
+                with_login=OpenHome(self.home).with_login,
+            ),
             recipe,
             self.environ,
             self.make_quoter,
