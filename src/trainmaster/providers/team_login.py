@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from trainmaster.dataclass import dataclass
+from trainmaster.providers.capabilities import OfferSource, capabilities_of
 from trainmaster.providers.finding import PROVIDERS
 from trainmaster.providers.sent_settings import SentSettings, in_memory, readable_settings
 from trainmaster.providers.site_settings import LoginSettings
@@ -57,13 +58,21 @@ def login_kind(provider: str) -> LoginKind:
     Raises:
         UsageError: there is no such provider, or a team cannot have an account of its own there.
     """
-    found: LoginKind | None = PROVIDERS.stated(provider, "TEAM_LOGIN")
+    found = _stated(provider)
     if found is None:
-        has = [name for name in PROVIDERS.built_in if PROVIDERS.stated(name, "TEAM_LOGIN")]
+        has = [name for name in PROVIDERS.built_in if _stated(name)]
         raise UsageError(
             f"provider {provider}: a team cannot have a login of its own there",
             f"It can for {', '.join(has)}. On {provider} all teams use what the server has.",
         )
+    return found
+
+
+def _stated(provider: str) -> LoginKind | None:
+    """What its module says; a lab has no accounts, though its module is that of AWS."""
+    if provider in PROVIDERS.built_in and capabilities_of(provider).offers is OfferSource.LAB:
+        return None
+    found: LoginKind | None = PROVIDERS.stated(provider, "TEAM_LOGIN")
     return found
 
 

@@ -189,7 +189,8 @@ def test_what_is_collected_is_what_a_server_takes(tmp_path):
     assert not (tmp_path / "server" / "slurm.yaml").exists()
 
 
-def test_a_provider_without_one_says_so():
+@pytest.mark.parametrize("provider", ["hosts", "lab"])
+def test_a_provider_without_one_says_so(provider):
     with pytest.raises(UsageError, match="hosts: a team cannot have") as caught:
-        login_kind("hosts")
+        login_kind(provider)
     assert "slurm" in caught.value.hint
