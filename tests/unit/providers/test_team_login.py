@@ -191,6 +191,6 @@ def test_what_is_collected_is_what_a_server_takes(tmp_path):
 
 @pytest.mark.parametrize("provider", ["hosts", "lab"])
 def test_a_provider_without_one_says_so(provider):
-    with pytest.raises(UsageError, match="hosts: a team cannot have") as caught:
+    with pytest.raises(UsageError, match=f"{provider}: a team cannot have") as caught:
         login_kind(provider)
     assert "slurm" in caught.value.hint
