@@ -16,7 +16,14 @@ from urllib.parse import urlsplit
 from trainmaster.dataclass import dataclass
 from trainmaster.providers.capabilities import OfferSource, capabilities_of
 from trainmaster.providers.finding import PROVIDERS
-from trainmaster.providers.sent_settings import SentSettings, in_memory, readable_settings
+from trainmaster.providers.own_settings import SettingsKind
+from trainmaster.providers.sent_settings import (
+    SentSettings,
+    host_key_variable,
+    in_memory,
+    readable_settings,
+    sent_of_site,
+)
 from trainmaster.providers.site_settings import LoginSettings
 from trainmaster.spec.addresses import address_of, is_metadata, name_of
 from trainmaster.spec.errors import UsageError
@@ -148,7 +155,27 @@ def check_address(url: str, place: ProviderPlace) -> None:
             )
 
 
-def check_site_login(settings: LoginSettings[Any], provider: str, place: ProviderPlace) -> None:
+def site_login(kind: SettingsKind[Any], *variables: str) -> LoginKind:
+    """Of a site that is reached through a machine that one logs in to, with the key that was sent.
+
+    Args:
+        kind: of its settings.
+        variables: others that are sent beside the login's host key.
+    """
+    name = f"TRAINMASTER_{kind.provider.upper()}"
+
+    def collect(place: ProviderPlace) -> SentSettings:
+        return sent_of_site(kind.read(place.root, place.environ), kind.provider, {}, place.root)
+
+    def check(place: ProviderPlace) -> None:
+        _check_site_login(kind.read(place.root, place.environ), kind.provider, place)
+
+    return LoginKind(
+        collect, check, (name,), (host_key_variable(kind.provider), *variables), (f"{name}_KEY",)
+    )
+
+
+def _check_site_login(settings: LoginSettings[Any], provider: str, place: ProviderPlace) -> None:
     """Refuse a site that is not reached through a login with the key that was sent.
 
     Raises:

@@ -91,7 +91,7 @@ def test_a_provider_is_made_of_what_was_sent(provider, tmp_path, monkeypatch):
 BAD = {
     "Slurm's commands on the server": ("slurm", {"TRAINMASTER_SLURM": SITE}, "names no `login`"),
     "a key of the server": (
-        "slurm", {"TRAINMASTER_SLURM": f"login: a@h\nkey: /root/.ssh/id_rsa\n{SITE}"}, "is not the key that",
+        "slurm", {"TRAINMASTER_SLURM": f"login: a@h\nkey: /srv/id_rsa\n{SITE}"}, "is not the key that",
     ),
     "the agent of the server": ("slurm", {"TRAINMASTER_SLURM": f"login: a@h\n{SITE}"}, "is not the key that"),
     "a variable of the server": (

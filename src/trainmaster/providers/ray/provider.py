@@ -31,15 +31,9 @@ from trainmaster.providers.ledger_provider import LedgerProvider, SeenMachine, c
 from trainmaster.providers.own_settings import shown_variable
 from trainmaster.providers.ray.reaching import way_of
 from trainmaster.providers.ray.settings import RAY, RaySettings
-from trainmaster.providers.sent_settings import (
-    SentSettings,
-    host_key_variable,
-    path_mark,
-    sent_of_site,
-    with_values,
-)
+from trainmaster.providers.sent_settings import SentSettings, path_mark, with_values
 from trainmaster.providers.slurm.scripts import KEPT_VARIABLES
-from trainmaster.providers.team_login import LoginKind, check_site_login
+from trainmaster.providers.team_login import site_login
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.private_files import short_digest
@@ -84,19 +78,9 @@ def sent_settings(place: ProviderPlace) -> SentSettings:
     return SentSettings({"TRAINMASTER_RAY": text}, shown, (words,), is_wide=False)
 
 
-def _check_login(place: ProviderPlace) -> None:
-    """Refuse what would speak with Ray from here: its client reads pickles, which may run anything."""
-    check_site_login(RAY.read(place.root, place.environ), RAY.provider, place)
-
-
-#: See `LoginKind`. What leads to a machine names the settings' real file, so it is not shown as another one.
-TEAM_LOGIN: Final = LoginKind(
-    lambda place: sent_of_site(RAY.read(place.root, place.environ), RAY.provider, {}, place.root),
-    _check_login,
-    ("TRAINMASTER_RAY",),
-    (host_key_variable(RAY.provider),),
-    ("TRAINMASTER_RAY_KEY",),
-)
+#: See `LoginKind`. Without a login the server would speak with Ray: its client reads pickles, which may run
+#: anything. What leads to a machine names the settings' real file, so it is not shown as another one.
+TEAM_LOGIN: Final = site_login(RAY)
 
 
 class RayProvider(LedgerProvider):

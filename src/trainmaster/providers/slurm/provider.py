@@ -34,7 +34,7 @@ from trainmaster.providers.examining import Finding, clock_finding, refused, uns
 from trainmaster.providers.kept_answer import kept_answer
 from trainmaster.providers.ledger_provider import LedgerProvider, SeenMachine
 from trainmaster.providers.own_settings import shown_variable
-from trainmaster.providers.sent_settings import SentSettings, host_key_variable, sent_of_site
+from trainmaster.providers.sent_settings import SentSettings, sent_of_site
 from trainmaster.providers.slurm import answers, billing, limits, scripts
 from trainmaster.providers.slurm.answers import JobPhase, Partition, SlurmJob
 from trainmaster.providers.slurm.billing import BillingWeights
@@ -46,7 +46,7 @@ from trainmaster.providers.slurm.node_look import (
     node_look_script,
 )
 from trainmaster.providers.slurm.settings import SLURM, SlurmMachine, SlurmSettings
-from trainmaster.providers.team_login import LoginKind, check_site_login
+from trainmaster.providers.team_login import site_login
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.spec.units import format_duration
@@ -94,19 +94,8 @@ def sent_settings(place: ProviderPlace) -> SentSettings:
     return sent_of_site(SLURM.read(place.root, place.environ), SLURM.provider, conf, place.root)
 
 
-def _check_login(place: ProviderPlace) -> None:
-    """Refuse a team's login that is not used through its own key."""
-    check_site_login(SLURM.read(place.root, place.environ), SLURM.provider, place)
-
-
 #: See `LoginKind`.
-TEAM_LOGIN: Final = LoginKind(
-    lambda place: sent_of_site(SLURM.read(place.root, place.environ), SLURM.provider, {}, place.root),
-    _check_login,
-    ("TRAINMASTER_SLURM",),
-    (shown_variable(SLURM.provider), host_key_variable(SLURM.provider)),
-    ("TRAINMASTER_SLURM_KEY",),
-)
+TEAM_LOGIN: Final = site_login(SLURM, shown_variable(SLURM.provider))
 
 
 def catalogue_of(
