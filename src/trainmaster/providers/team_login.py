@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from ipaddress import ip_network
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -25,16 +24,15 @@ from trainmaster.providers.sent_settings import (
     sent_of_site,
 )
 from trainmaster.providers.site_settings import LoginSettings
-from trainmaster.spec.addresses import address_of, is_metadata, name_of
+from trainmaster.spec.addresses import NETWORKS_VARIABLE, address_of, name_of
 from trainmaster.spec.errors import UsageError
+from trainmaster.transport.checked_connection import TEAM_VARIABLE, team_may_reach
 
 if TYPE_CHECKING:
     from trainmaster.providers.base import ProviderPlace
 
 #: Of all that a login has.
 MOST_BYTES: Final = 256 << 10
-#: Names networks of the server's own to which it may connect for its users.
-NETWORKS_VARIABLE: Final = "TRAINMASTER_WEBHOOK_NETWORKS"
 #: What a place of a team has of the server's variables.
 _NEUTRAL: Final = ("PATH", "LANG", NETWORKS_VARIABLE)
 
@@ -128,13 +126,15 @@ def team_place(
             "Send what `trainmaster team login` collects.",
         )
     neutral = {name: place.environ[name] for name in _NEUTRAL if name in place.environ}
-    found = place.with_login_of(team, {**neutral, **variables, **in_memory(files, {})})
+    found = place.with_login_of(team, {**neutral, **variables, **in_memory(files, {}), TEAM_VARIABLE: team})
     kind.check(found)
     return found
 
 
 def check_address(url: str, place: ProviderPlace) -> None:
     """Refuse an address that is the server's own machine, or where clouds tell machines their credentials.
+
+    Names are looked up only when they are connected to (`checked_connection`).
 
     Args:
         url: that the server is to connect to; a host with or without a port will do.
@@ -145,10 +145,8 @@ def check_address(url: str, place: ProviderPlace) -> None:
     """
     host = name_of(urlsplit(url if "//" in url else f"//{url}").netloc.rpartition("@")[2])
     with suppress(ValueError):
-        address = address_of("127.0.0.1" if host == "localhost" else host)
-        allowed = place.environ.get(NETWORKS_VARIABLE, "").split(",")
-        is_named = any(address in ip_network(text.strip()) for text in allowed if text.strip())
-        if is_metadata(address) or (address.is_loopback and not is_named):
+        may_reach = team_may_reach(place.environ)
+        if may_reach and not may_reach(address_of("127.0.0.1" if host == "localhost" else host)):
             raise UsageError(
                 f"a login of a team leads to {url}, which is the server's own machine or its cloud's",
                 f"Correct it, or have the server's administrator name the network in {NETWORKS_VARIABLE}.",

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
+from trainmaster.spec.errors import fails_as
+
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
+#: Names networks of the server's own, with commas, to which it may connect for its users.
+NETWORKS_VARIABLE: Final = "TRAINMASTER_WEBHOOK_NETWORKS"
 #: Where clouds tell a machine its credentials.
 METADATA: Final = tuple(
     ip_network(each)
@@ -107,6 +112,26 @@ def address_of(text: str) -> Address:
 def is_metadata(address: Address) -> bool:
     """Whether a cloud tells machines their credentials there."""
     return any(address in network for network in METADATA)
+
+
+def is_own_machine(address: Address) -> bool:
+    """Whether an address always means the machine on which it is used.
+
+    >>> [is_own_machine(address_of(each)) for each in ("127.1.2.3", "::1", "0.0.0.0", "::", "10.0.0.1")]
+    [True, True, True, True, False]
+    """
+    return address.is_loopback or address.is_unspecified
+
+
+def named_networks(environ: Mapping[str, str]) -> tuple[Network, ...]:
+    """Those of `NETWORKS_VARIABLE`.
+
+    Raises:
+        UsageError: one is no network.
+    """
+    texts = [text.strip() for text in environ.get(NETWORKS_VARIABLE, "").split(",") if text.strip()]
+    with fails_as(NETWORKS_VARIABLE, "Write networks such as 10.1.0.0/16.", on=ValueError):
+        return tuple(ip_network(text) for text in texts)
 
 
 def is_public(address: Address) -> bool:

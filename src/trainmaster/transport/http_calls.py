@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final
 from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.errors import ProviderError
 from trainmaster.spec.plain_json import parsed_json
+from trainmaster.transport.checked_connection import MayReach, checked_handler
 
 _MOST_BYTES: Final = 32 << 20
 #: Of what an error says, in characters.
@@ -170,23 +171,32 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """Go nowhere."""
 
 
-def sender(authorities: str = "", context: ssl.SSLContext | None = None) -> Send:
-    """What sends requests.
+def sender(
+    authorities: str = "", context: ssl.SSLContext | None = None, may_reach: MayReach | None = None
+) -> Send:
+    """What sends requests, by HTTP and HTTPS only.
 
     Args:
         authorities: file with certificates of those that are believed, too; empty for the system's only.
         context: of connections, in place of all that.
+        may_reach: which addresses may be connected to; None for all.
 
     Raises:
         OSError: the file cannot be read.
     """
-    handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
     if authorities:
         context = ssl.create_default_context()
         context.load_verify_locations(authorities)
-    if context is not None:
-        handlers.append(urllib.request.HTTPSHandler(context=context))
-    opener = urllib.request.build_opener(*handlers)
+    opener = urllib.request.OpenerDirector()  # without handlers for `file:`, `ftp:` and `data:`
+    for handler in (
+        urllib.request.ProxyHandler(),
+        urllib.request.UnknownHandler(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        _NoRedirect(),
+        *_connecting(context, may_reach),
+    ):
+        opener.add_handler(handler)
 
     def send(
         method: str, address: str, headers: Mapping[str, str], body: bytes | None, timeout_s: float
@@ -200,6 +210,15 @@ def sender(authorities: str = "", context: ssl.SSLContext | None = None) -> Send
                 return _answer(error.code, error)
 
     return send
+
+
+def _connecting(
+    context: ssl.SSLContext | None, may_reach: MayReach | None
+) -> Iterator[urllib.request.BaseHandler]:
+    if may_reach is not None:
+        yield checked_handler(may_reach, context)
+    else:
+        yield from (urllib.request.HTTPHandler(), urllib.request.HTTPSHandler(context=context))
 
 
 @dataclass(frozen=True, slots=True)

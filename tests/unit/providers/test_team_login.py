@@ -11,6 +11,7 @@ from trainmaster.providers.base import ProviderPlace
 from trainmaster.providers.finding import PROVIDERS
 from trainmaster.providers.team_login import collected, login_kind, team_place
 from trainmaster.spec.errors import TrainmasterError, UsageError
+from trainmaster.transport.checked_connection import TEAM_VARIABLE
 
 SITE = "machines: {node: {cpus: 1, memory: 1GB}}\n"
 SLURM = "login: ada@hpc.example.org\nkey: '{TRAINMASTER_SLURM_KEY}'\n" + SITE
@@ -75,7 +76,7 @@ def test_a_provider_is_made_of_what_was_sent(provider, tmp_path, monkeypatch):
     files, variables = GOOD[provider]
     found = team_place(provider, place, "vision", files, variables)
     assert (found.team, found.root, found.home_root) == ("vision", tmp_path / "logins" / "vision", tmp_path)
-    assert set(found.environ) <= {*files, *variables, "PATH", "LANG"}
+    assert set(found.environ) <= {*files, *variables, "PATH", "LANG", TEAM_VARIABLE}
     for name, text in files.items():
         file = Path(found.environ[name])
         assert file.stat().st_mode & 0o777 == 0o600
@@ -143,6 +144,9 @@ def test_what_would_use_the_server_itself_is_refused(name, tmp_path):
         ("aws", {"AWS_PROFILE": "server"}),
         ("aws", {"AWS_SECRET_ACCESS_KEY": ""}),
         ("aws", {"AWS_ENDPOINT_URL": "http://169.254.169.254"}),
+        ("aws", {"AWS_ENDPOINT_URL": "http://0.0.0.0:1"}),
+        ("aws", {"AWS_ENDPOINT_URL": "http://any.example.org"}),
+        ("aws", {"AWS_ENDPOINT_URL": "http://2130706433"}),
         ("aws", {"AWS_REGION": "x" * (300 << 10)}),
         ("slurm", {"SLURM_CONF": "/etc/slurm.conf"}),
     ],

@@ -180,7 +180,7 @@ def test_renewed_certificates_are_taken(tmp_path: Path, monkeypatch: pytest.Monk
     """A login that is refused is made anew with what its connections show."""
     answers, made = [HttpAnswer(401, "{}"), HttpAnswer(200, "{}")], list[object]()
 
-    def sender(context: object) -> object:
+    def sender(context: object, **_: object) -> object:
         made.append(context)
         return lambda *_: answers.pop(0)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Final
+from urllib.parse import urlsplit
 
 from trainmaster.providers.aws.settings import AwsSettings, configured_region
 from trainmaster.providers.base import ProviderPlace
 from trainmaster.providers.sent_settings import SentSettings
 from trainmaster.providers.team_login import LoginKind, check_address
-from trainmaster.spec.errors import UsageError, imports_of
+from trainmaster.spec.addresses import address_of, name_of
+from trainmaster.spec.errors import UsageError, fails_as, imports_of
 
 _KEY_ID: Final = "AWS_ACCESS_KEY_ID"
 _SECRET: Final = "AWS_SECRET_ACCESS_KEY"  # noqa: S105 - the name of a variable
@@ -61,7 +63,12 @@ def _check_login(place: ProviderPlace) -> None:
     """Refuse what would leave something to the server's own keys."""
     if missing := [name for name in (_KEY_ID, _SECRET, _REGION) if not place.environ.get(name)]:
         raise UsageError(f"a login to AWS has no {', '.join(missing)}", "`trainmaster team login` sends it.")
-    check_address(settings_of(place).endpoint_url, place)
+    endpoint = settings_of(place).endpoint_url
+    check_address(endpoint, place)
+    if endpoint.startswith("http:"):
+        # boto3 looks the name up itself; over https a certificate says whom it has reached
+        with fails_as(f"a login to AWS leads to {endpoint}", "Write https:, or an address.", on=ValueError):
+            address_of(name_of(urlsplit(endpoint).netloc))
 
 
 #: See `LoginKind`.

@@ -45,7 +45,8 @@ from trainmaster.providers.team_login import LoginKind, check_address
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.plain_json import parsed_json, typed
-from trainmaster.transport.http_calls import Send, gone_is_fine
+from trainmaster.transport.checked_connection import team_may_reach
+from trainmaster.transport.http_calls import Send, gone_is_fine, sender
 
 _GIB: Final = 2**30
 #: What it says of clouds that it knows no way to ask, such as EC2.
@@ -225,7 +226,9 @@ class ImProvider:
         self._sleep = sleep
         self._clock = clock
         self._home = place.identity
-        self._client = ImClient(settings.url, credentials, send)
+        self._client = ImClient(
+            settings.url, credentials, send or sender(may_reach=team_may_reach(place.environ))
+        )
         known = {(offer.region, offer.instance_type.lower()): offer for offer in offers if not offer.spot}
         self._documents = RadlDocuments(place.identity, settings, credentials.clouds, known)
         self._memory = ImLedger(place.directory(self.name), place.saved)

@@ -63,7 +63,7 @@ class OpenstackClient:
     ) -> None:
         self.login, self._sleep, self.clock = login, sleep, ProviderClock(time.time)
         with fails_as(f"OpenStack: {login.authorities} cannot be read", "Correct `cacert` of the cloud."):
-            self._send = send or sender(login.authorities)
+            self._send = send or sender(login.authorities, may_reach=login.may_reach)
         self._lock = threading.Lock()
         self._token = ""
         self._said: dict[str, Any] = {}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.plain_json import yaml_mapping
+from trainmaster.transport.checked_connection import MayReach, team_may_reach
 
 _EXAMPLE: Final = (
     "clouds:\n  ours:\n    auth_type: v3applicationcredential\n    auth:\n"
@@ -36,6 +38,7 @@ class OpenstackLogin:
         authorities: file of certificates; empty for the system's.
         name: of the cloud, for messages.
         told: the keys of ``clouds.yaml`` that it was read from.
+        may_reach: which addresses may be connected to with it; None for all.
     """
 
     url: str
@@ -45,6 +48,7 @@ class OpenstackLogin:
     authorities: str = ""
     name: str = "openstack"
     told: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    may_reach: MayReach | None = field(default=None, repr=False)
 
     @property
     def is_credential(self) -> bool:
@@ -58,7 +62,8 @@ class OpenstackLogin:
             "application_credential_id": made["id"],
             "application_credential_secret": made["secret"],
         }
-        return login_of(self.name, {**self.told, "auth_type": "v3applicationcredential", "auth": auth})
+        told = {**self.told, "auth_type": "v3applicationcredential", "auth": auth}
+        return replace(login_of(self.name, told), may_reach=self.may_reach)
 
 
 def read_login(cloud: str, environ: Mapping[str, str], here: Path | None = None) -> OpenstackLogin:
@@ -79,7 +84,7 @@ def read_login(cloud: str, environ: Mapping[str, str], here: Path | None = None)
         }
         told.setdefault("project_name", environ.get("OS_TENANT_NAME", ""))
         beside: dict[str, Any] = {key: told.pop(key) for key in _BESIDE if key in told}
-        return login_of("the variables OS_...", {**beside, "auth": told})
+        return _within("the variables OS_...", {**beside, "auth": told}, environ)
     file, clouds = _clouds("clouds", "OS_CLIENT_CONFIG_FILE", environ, here)
     if not clouds:
         raise UsageError(
@@ -93,7 +98,12 @@ def read_login(cloud: str, environ: Mapping[str, str], here: Path | None = None)
             f"{file} has {wanted}", f"Name one of {', '.join(map(str, clouds))} as `cloud` in openstack.yaml."
         )
     _, secure = _clouds("secure", "OS_CLIENT_SECURE_FILE", environ, here)
-    return login_of(name, _merged(clouds[name], secure.get(name)))
+    return _within(name, _merged(clouds[name], secure.get(name)), environ)
+
+
+def _within(name: str, told: Mapping[str, Any], environ: Mapping[str, str]) -> OpenstackLogin:
+    """One that connects to no more than these variables allow: Keystone names the other addresses."""
+    return replace(login_of(name, told), may_reach=team_may_reach(environ))
 
 
 def login_of(name: str, told: Mapping[str, Any]) -> OpenstackLogin:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import ipaddress
 import socket
 import ssl
 import threading
 import urllib.parse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from trainmaster.dataclass import dataclass
-from trainmaster.spec.addresses import Network, address_of, is_metadata, is_public
-from trainmaster.spec.errors import UsageError, fails_as
+from trainmaster.spec.addresses import NETWORKS_VARIABLE, Address, Network, is_metadata, is_public
+from trainmaster.spec.errors import UsageError
+from trainmaster.transport.checked_connection import Resolve, UnreachedAddressError, checked_connection
 
-#: Names networks, with commas, to which webhooks may go although they are private, and also without TLS.
-PRIVATE_VARIABLE: Final = "TRAINMASTER_WEBHOOK_NETWORKS"
 TIMEOUT_S: Final = 10.0
 
 
@@ -38,27 +36,16 @@ class ReceiverResponse:
     body: bytes = b""
 
 
-def networks(environ: Mapping[str, str]) -> tuple[Network, ...]:
-    """Those of `PRIVATE_VARIABLE`.
-
-    Raises:
-        UsageError: one is no network.
-    """
-    texts = [text.strip() for text in environ.get(PRIVATE_VARIABLE, "").split(",") if text.strip()]
-    with fails_as(PRIVATE_VARIABLE, "Write networks such as 10.1.0.0/16.", on=ValueError):
-        return tuple(ipaddress.ip_network(text) for text in texts)
-
-
-def may_reach(address: str, allowed: Sequence[Network], *, is_tls: bool) -> bool:
+def may_reach(address: Address, allowed: Sequence[Network], *, is_tls: bool) -> bool:
     """Whether a message may be sent to an address.
 
-    >>> may_reach("8.8.8.8", (), is_tls=True), may_reach("::ffff:10.0.0.1", (), is_tls=True)
-    (True, False)
+    >>> from trainmaster.spec.addresses import address_of
+    >>> [may_reach(address_of(each), (), is_tls=True) for each in ("8.8.8.8", "::ffff:10.0.0.1")]
+    [True, False]
     """
-    found = address_of(address)
-    if is_metadata(found):
+    if is_metadata(address):
         return False
-    return any(found in network for network in allowed) or (is_tls and is_public(found))
+    return any(address in network for network in allowed) or (is_tls and is_public(address))
 
 
 def check_url(url: str, allowed: Sequence[Network]) -> None:
@@ -77,7 +64,7 @@ def check_url(url: str, allowed: Sequence[Network]) -> None:
     if found.scheme != "https" and not (found.scheme == "http" and allowed):
         raise UsageError(
             f"{found.scheme}: URLs are not sent to",
-            f"Use https, or have {PRIVATE_VARIABLE} name the network.",
+            f"Use https, or have {NETWORKS_VARIABLE} name the network.",
         )
 
 
@@ -86,7 +73,7 @@ def post(
     body: bytes,
     headers: Mapping[str, str],
     allowed: Sequence[Network],
-    resolve: Callable[..., list[tuple]] = socket.getaddrinfo,  # type: ignore[type-arg]
+    resolve: Resolve = socket.getaddrinfo,
     timeout_s: float = TIMEOUT_S,
     *,
     most_bytes: int = 0,
@@ -101,13 +88,13 @@ def post(
     path = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
     watchdog, is_late = None, threading.Event()
     try:
-        connected = _connect(host, parts.port or (443 if is_tls else 80), allowed, resolve, is_tls=is_tls)
-        if isinstance(connected, str):
-            return ReceiverResponse(0, connected)
-        used = connected
+        port = parts.port or (443 if is_tls else 80)
+        used = checked_connection(
+            host, port, lambda found: may_reach(found, allowed, is_tls=is_tls), TIMEOUT_S, resolve
+        )
         if is_tls:
             context = ssl.create_default_context()
-            used = context.wrap_socket(connected, server_hostname=host, do_handshake_on_connect=False)
+            used = context.wrap_socket(used, server_hostname=host, do_handshake_on_connect=False)
         watchdog = threading.Timer(
             timeout_s, _cut, (used, is_late)
         )  # a server that sends a byte a second is cut off, too
@@ -122,6 +109,8 @@ def post(
             answer = connection.getresponse()
             status, wait = answer.status, answer.headers.get("retry-after", "")
             said = answer.read(most_bytes) if most_bytes else b""
+    except UnreachedAddressError as error:
+        return ReceiverResponse(0, str(error))
     except (OSError, http.client.HTTPException) as error:
         late = f"no answer within {timeout_s:g} s" if is_late.is_set() else ""
         return ReceiverResponse(0, late or f"{type(error).__name__} {str(error)[:200]}".rstrip())
@@ -134,34 +123,6 @@ def post(
         return ReceiverResponse(status, body=said)
     trouble = f"HTTP {status}" + (": redirects are not followed" if 300 <= status < 400 else "")
     return ReceiverResponse(status, trouble, float(wait) if wait.isdecimal() and len(wait) < 7 else 0.0, said)
-
-
-def _connect(
-    host: str,
-    port: int,
-    allowed: Sequence[Network],
-    resolve: Callable[..., list[tuple]],  # type: ignore[type-arg]
-    *,
-    is_tls: bool,
-) -> socket.socket | str:
-    """A connection to an address that may be reached, or why there is none."""
-    trouble = f"{host} has no address"
-    for family, kind, protocol, _, place in resolve(host, port, type=socket.SOCK_STREAM):
-        if not may_reach(place[0], allowed, is_tls=is_tls):
-            trouble = f"{host} is {place[0]}, which messages are not sent to"
-            continue
-        found = socket.socket(family, kind, protocol)
-        found.settimeout(TIMEOUT_S)
-        try:
-            found.connect(place)
-            peer = found.getpeername()[0]
-            if may_reach(peer, allowed, is_tls=is_tls):
-                return found
-            trouble = f"{host} is {peer}, which messages are not sent to"
-        except OSError as error:
-            trouble = f"{host} cannot be reached: {error}"
-        found.close()
-    return trouble
 
 
 def _cut(connected: socket.socket, is_late: threading.Event) -> None:

@@ -27,10 +27,10 @@ from trainmaster.service.notifications.webhook_targets import (
     TIMEOUT_S,
     ReceiverResponse,
     check_url,
-    networks,
     post,
 )
 from trainmaster.service.server_loops import ServerLoop, Turns
+from trainmaster.spec.addresses import named_networks
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
 from trainmaster.spec.topics import APPROVAL_ANSWERED, APPROVAL_WANTED, TOPICS
 
@@ -209,7 +209,7 @@ class Webhooks(ServerLoop):
                 raise UsageError(f"{target[:200]!r} is no address", "Write one such as ann@example.org.")
             MailServer.of(self._environ)
         else:
-            check_url(target, networks(self._environ))
+            check_url(target, named_networks(self._environ))
         team = caller.team or ""
         database = self._service.database
         if len(database.read(webhook_rows.hooks_query(team))) >= MOST_HOOKS:
@@ -348,7 +348,7 @@ class Webhooks(ServerLoop):
             headers |= {
                 "webhook-id": row["id"], "webhook-timestamp": str(int(now)), "webhook-signature": signed
             }  # fmt: skip
-        return post(row["target"], body, headers, networks(self._environ))
+        return post(row["target"], body, headers, named_networks(self._environ))
 
     def _mail(self, address: str, event: Mapping[str, Any]) -> ReceiverResponse:
         text = _words(event)

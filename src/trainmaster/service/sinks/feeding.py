@@ -15,12 +15,13 @@ from trainmaster.dataclass import dataclass
 from trainmaster.db import sinks
 from trainmaster.db.leases import LEASE_S, is_alive, this_process
 from trainmaster.service.notifications.delivery import pause_s
-from trainmaster.service.notifications.webhook_targets import ReceiverResponse, networks, post
+from trainmaster.service.notifications.webhook_targets import ReceiverResponse, post
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.service.sinks.feed import EVERYWHERE, Feed, Means, TakenOverError, sinks_of
 from trainmaster.service.sinks.mlflow import MlflowFeed
 from trainmaster.service.sinks.wandb import WandbFeed
 from trainmaster.service.teams.team_secrets import TeamSecrets
+from trainmaster.spec.addresses import named_networks
 from trainmaster.spec.errors import StoreError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import State
 
@@ -198,7 +199,7 @@ class SinkFeeder:
         values = sink_secrets(self._opened.of_team(team), recipe, self._environ)
 
         def post_there(url: str, body: bytes, headers: Mapping[str, str]) -> ReceiverResponse:
-            allowed = EVERYWHERE if team is None else networks(self._environ)
+            allowed = EVERYWHERE if team is None else named_networks(self._environ)
             return self._post(url, body, headers, allowed, most_bytes=_MOST_BYTES)
 
         means = Means(values, post_there, self._place(row["run_id"]))

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.dataclass import dataclass
 from trainmaster.db import queries, sinks
-from trainmaster.service.notifications.webhook_targets import ReceiverResponse, check_url, networks
+from trainmaster.service.notifications.webhook_targets import ReceiverResponse, check_url
 from trainmaster.service.runs.curves import attempt_reports
 from trainmaster.service.runs.metric_export import scalars, step_of, when_of
 from trainmaster.service.sinks.feed import EVERYWHERE, Feed, Means, SinkError
+from trainmaster.spec.addresses import named_networks
 from trainmaster.spec.errors import one_line
 from trainmaster.spec.states import EndReason, State
 
@@ -244,7 +245,7 @@ class MlflowFeed(Feed["MlflowSink"]):
     @staticmethod
     def check(sink: MlflowSink, environ: Mapping[str, str], *, is_team: bool) -> None:
         """See `Feed`."""
-        check_url(sink.url, networks(environ) if is_team else EVERYWHERE)
+        check_url(sink.url, named_networks(environ) if is_team else EVERYWHERE)
 
     def feed(self) -> bool:
         """See `Feed`."""

@@ -13,6 +13,7 @@ from urllib.parse import quote, urlencode
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.spec.plain_json import parsed_json, typed
+from trainmaster.transport.checked_connection import team_may_reach
 from trainmaster.transport.http_calls import (
     BusyPlace,
     HttpAnswer,
@@ -59,6 +60,7 @@ class KubeApi:
     Attributes:
         login, namespace: as given.
         clock: the server's.
+        may_reach: which addresses may be connected to; None for all.
         is_exec_known: commands were taken once. One that has just started knows no rights for a while.
     """
 
@@ -72,6 +74,7 @@ class KubeApi:
     ) -> None:
         self.login, self.namespace, self.clock = login, namespace, ProviderClock(clock)
         self._is_known = self.is_exec_known = False
+        self.may_reach = team_may_reach(login.environ)
         self._credentials = KubeCredentials(login)
         self._given = self._send = send
         self._sleep = sleep
@@ -180,7 +183,7 @@ class KubeApi:
             headers = {**self._credentials.headers(is_refused=is_refused), "Accept": "application/json, */*"}
             if data is not None:
                 headers["Content-Type"] = kind
-            send = self._send = self._send or sender(context=self._encryption())
+            send = self._send = self._send or sender(context=self._encryption(), may_reach=self.may_reach)
             request = (method, address, headers, data, timeout_s)
             answer = _BUSY.sent(send, self.login.server, request, self._sleep, self.clock)
             if answer.status != 401:

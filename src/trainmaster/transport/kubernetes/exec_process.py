@@ -13,10 +13,13 @@ import shlex
 import socket
 from collections import deque
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from trainmaster.spec.errors import UsageError, imports_of
 from trainmaster.spec.plain_json import parsed_json
 from trainmaster.transport.base import ConnectionLostError, UnreachableError
+from trainmaster.transport.checked_connection import checked_connection
 from trainmaster.transport.kubernetes.api import KubeApi, refused_of
 from trainmaster.transport.process_connection import PieceInput
 
@@ -53,6 +56,18 @@ def load_websockets() -> None:
     """
     with imports_of("kubernetes", "a command in a pod"):
         import websockets.asyncio.client  # noqa: F401
+
+
+async def _checked(api: KubeApi, address: str) -> socket.socket | None:
+    """A connection to where a team's own login may lead; None if that, or a proxy, need not be asked for."""
+    at = urlsplit(address)
+    host, port = at.hostname or "", at.port or (443 if at.scheme == "wss" else 80)
+    has_proxy = at.scheme == "wss" and "https" in getproxies() and not proxy_bypass(host)
+    if api.may_reach is None or has_proxy:
+        return None
+    found = await asyncio.to_thread(checked_connection, host, port, api.may_reach, _OPEN_S)
+    found.setblocking(False)
+    return found
 
 
 class ExecProcess:
@@ -101,6 +116,7 @@ class ExecProcess:
                 line = await connect(
                     address, additional_headers=headers, ssl=encryption, subprotocols=[PROTOCOL],  # type: ignore[list-item]
                     compression=None, max_size=None, open_timeout=_OPEN_S, close_timeout=2.0,
+                    sock=await _checked(api, address),
                     proxy=True if encryption else None,  # as requests go: what is not encrypted stays here
                     ping_interval=_KEEPALIVE_S, ping_timeout=None, user_agent_header="trainmaster",
                 )  # fmt: skip

@@ -15,16 +15,17 @@ from http_receiver import HttpReceiver, answer
 from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, Note, RunChange, Submission, access, webhook_rows
 from trainmaster.service import Service
-from trainmaster.service.notifications.webhook_targets import PRIVATE_VARIABLE, may_reach, networks, post
+from trainmaster.service.notifications.webhook_targets import may_reach, post
 from trainmaster.service.notifications.webhooks import GIVE_UP_S, SMTP_VARIABLE, Webhooks, next_wait_s
 from trainmaster.service.users.caller import caller
+from trainmaster.spec.addresses import NETWORKS_VARIABLE, address_of, named_networks
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.topics import APPROVAL_ANSWERED, APPROVAL_WANTED
 
 NOW = 2e9
 HOOK = "/hook?a=b"
-LOCAL = {PRIVATE_VARIABLE: "127.0.0.0/8"}
+LOCAL = {NETWORKS_VARIABLE: "127.0.0.0/8"}
 METADATA = ("169.254.169.254", "fe80::1", "100.100.100.200", "168.63.129.16", "fd00:ec2::254")
 MANAGER = caller("ann", "red", ["manage", "read"])
 
@@ -164,9 +165,9 @@ def test_failures_are_tried_again_for_a_day_and_then_it_is_disabled(service, web
 @pytest.mark.parametrize(("asks", "waits_s"), [("999999", 999_999), ("1000000", 0), ("soon", 0), ("", 0)])
 def test_so_much_of_an_answer_is_read_and_believed(receiver, asks, waits_s):
     receiver.answers = [answer(503, {"retry-after": asks}, "come later"), answer(200, {}, "taken")]
-    found = post(receiver.url, b"{}", {}, networks(LOCAL), most_bytes=4)
+    found = post(receiver.url, b"{}", {}, named_networks(LOCAL), most_bytes=4)
     assert (found.status, found.retry_after_s, found.body) == (503, waits_s, b"come")
-    taken = post(receiver.url, b"{}", {}, networks(LOCAL))
+    taken = post(receiver.url, b"{}", {}, named_networks(LOCAL))
     assert (taken.status, taken.trouble) == (200, "")
     assert taken.body == b"", "nothing is kept that nobody asked for"
 
@@ -260,9 +261,9 @@ METADATA = ("169.254.169.254", "fe80::1", "100.100.100.200", "168.63.129.16", "f
 
 @pytest.mark.parametrize("address", [*METADATA, "127.0.0.1", "192.168.0.1", "::1", "2002:7f00:1::"])
 def test_addresses_that_are_not_reached(address):
-    assert not may_reach(address, (), is_tls=True)
-    everything = networks({PRIVATE_VARIABLE: "0.0.0.0/0,::/0"})
-    assert may_reach(address, everything, is_tls=False) is (address not in METADATA)
+    assert not may_reach(address_of(address), (), is_tls=True)
+    everything = named_networks({NETWORKS_VARIABLE: "0.0.0.0/0,::/0"})
+    assert may_reach(address_of(address), everything, is_tls=False) is (address not in METADATA)
 
 
 def test_a_name_that_means_another_address_a_moment_later_changes_nothing(receiver):
@@ -274,8 +275,8 @@ def test_a_name_that_means_another_address_a_moment_later_changes_nothing(receiv
         address = "8.8.8.8" if len(asked) > 1 else "10.0.0.1"
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
 
-    answer = post(f"http://moving.example:{port}/", b"{}", {}, networks(LOCAL), resolve)
-    assert "10.0.0.1, which messages are not sent to" in answer.trouble
+    answer = post(f"http://moving.example:{port}/", b"{}", {}, named_networks(LOCAL), resolve)
+    assert "10.0.0.1, which this server does not connect to" in answer.trouble
     assert asked == ["moving.example"]
     assert post(receiver.url + HOOK, b"{}", {}, ()).trouble.startswith("127.0.0.1 is 127.0.0.1, which")
     assert receiver.asked == []
@@ -294,7 +295,7 @@ def test_who_hangs_is_cut_off(begins):
     thread = threading.Thread(target=accept, daemon=True)
     thread.start()
     url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
-    assert post(url, b"{}", {}, networks(LOCAL), timeout_s=0.2).trouble == "no answer within 0.2 s"
+    assert post(url, b"{}", {}, named_networks(LOCAL), timeout_s=0.2).trouble == "no answer within 0.2 s"
     thread.join()
     for each in (*held, listener):
         each.close()
@@ -365,5 +366,5 @@ def test_slack_is_told_once_that_a_named_experiment_waits_for_a_person(service, 
 def test_what_cannot_be_connected_to_has_no_status():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    answer = post(f"http://127.0.0.1:{port}/", b"{}", {}, networks(LOCAL))
+    answer = post(f"http://127.0.0.1:{port}/", b"{}", {}, named_networks(LOCAL))
     assert (answer.status, bool(answer.trouble), answer.retry_after_s) == (0, True, 0.0)
