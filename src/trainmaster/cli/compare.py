@@ -86,8 +86,8 @@ def _differences(first: str, diff: Mapping[str, Any]) -> list[str]:
         what = "the same code" + "; of its other files (data, settings, outputs) some differ" * bool(code)
     lines = [f"beside {first}, {diff['run']} has {'another' if is_other else 'the same'} recipe and {what}"]
     for each in diff.get("inputs", ()):  # older servers tell none
-        began, instead = each["after"] or "nothing", each["before"] or "nothing"
-        lines.append(f"{each['experiment']} has {each['name']} {began}, not {instead}")
+        has = f"{each['name']} {each['after']}" if each["after"] else f"no {each['name']}"
+        lines.append(f"{each['experiment']} has {has}, not {each['before'] or 'none'}")
     lines += diff["lines"]
     for each in code or ():
         lines += [f"{each['change']}: {each['path']}", *each["lines"]]

@@ -37,7 +37,7 @@ def df(
         ]
         show(table(["run", "room", ""], shown))
     if found["more_runs"]:
-        say(f"{found['more_runs']} more runs; `--limit` shows more")
+        say(f"{found['more_runs']} more run{'s' * (found['more_runs'] != 1)}; `--limit` shows more")
     if "trouble" in found:
         say(f"warning: {found['trouble']}")
     say("`trainmaster rm RUN` removes a run, `trainmaster prune` what nothing needs")

@@ -26,6 +26,7 @@ class AliasFacts:
         cpus: slots of a node.
         array: the task's value of ``SLURM_ARRAY_TASK_ID``; empty if it has no such parameter.
         tasks: how many tasks the experiment has.
+        directory: where members begin, with the code.
     """
 
     run: str
@@ -36,6 +37,7 @@ class AliasFacts:
     cpus: int
     array: str
     tasks: int
+    directory: str
 
 
 def alias_variables(tools: Iterable[str], gang: Gang, member: Member, facts: AliasFacts) -> dict[str, str]:
@@ -44,7 +46,7 @@ def alias_variables(tools: Iterable[str], gang: Gang, member: Member, facts: Ali
     Nodes are those of the recipe: members that are meant for two are so on one machine, too.
 
     >>> pair = Gang((Member("worker", 0, "10.0.0.1", gpus=2), Member("worker", 1, "10.0.0.2", gpus=2)))
-    >>> facts = AliasFacts("r-1", "main", 0, 1, per_node=1, cpus=4, array="", tasks=1)
+    >>> facts = AliasFacts("r-1", "main", 0, 1, per_node=1, cpus=4, array="", tasks=1, directory="/c")
     >>> env = alias_variables(["skypilot"], pair, pair.members[1], facts)
     >>> env["SKYPILOT_NODE_RANK"], env["SKYPILOT_NODE_IPS"], env["SKYPILOT_NUM_GPUS_PER_NODE"]
     ('1', '10.0.0.1\n10.0.0.2', '2')
@@ -76,6 +78,7 @@ def _slurm(
         "SLURM_JOB_NODELIST": nodelist, "SLURM_NODELIST": nodelist, "SLURM_LAUNCH_NODE_IPADDR": hosts[0],
         "SLURM_CPUS_PER_TASK": str(max(1, facts.cpus // each)), "SLURM_CPUS_ON_NODE": str(facts.cpus),
         "SLURM_JOB_CPUS_PER_NODE": str(facts.cpus), "SLURM_RESTART_COUNT": str(facts.attempt - 1),
+        "SLURM_SUBMIT_DIR": facts.directory,
     }  # fmt: skip
     if gpus:
         made |= {"SLURM_GPUS_ON_NODE": str(gpus), "SLURM_GPUS_PER_NODE": str(gpus)}

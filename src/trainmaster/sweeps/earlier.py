@@ -140,7 +140,8 @@ def _drawn_otherwise(
     name_before = "random" if before.search is None else before.search.sampler
     if name != name_before and not {name, name_before} <= set(FIXED_SAMPLERS):
         what = f"{name} cannot know which tasks {name_before} has chosen"
-        return [_wrong(("search", "sampler"), what, f"Write sampler: {name_before}, or tpe.")]
+        instead = ", or ".join(dict.fromkeys((name_before, "tpe")))
+        return [_wrong(("search", "sampler"), what, f"Write sampler: {instead}.")]
     if seed != seed_before:
         what = f"{name} would draw with seed {seed} what was drawn before with seed {seed_before}"
         return [_wrong(("search", "sampler"), what, f"Write seed: {seed_before} in the recipe.")]

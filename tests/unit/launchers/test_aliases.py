@@ -23,6 +23,7 @@ def facts(**what: object) -> AliasFacts:
         "cpus": 8,
         "array": "",
         "tasks": 1,
+        "directory": "/runs/r-1/code",
     }
     return AliasFacts(**{**given, **what})  # type: ignore[arg-type]
 
@@ -42,6 +43,7 @@ def test_nodes_are_those_of_the_recipe_wherever_members_are(hosts: list[str]) ->
     assert (last["SKYPILOT_NUM_GPUS_PER_NODE"], last["DSTACK_GPUS_NUM"]) == ("2", "4")
     assert last["SLURM_JOB_NODELIST"] == f"{hosts[0]},{hosts[2]}"
     assert last["SKYPILOT_NODE_IPS"] == last["DSTACK_NODES_IPS"] == f"{hosts[0]}\n{hosts[2]}"
+    assert last["SLURM_SUBMIT_DIR"] == "/runs/r-1/code"
     assert (last["DSTACK_MASTER_NODE_IP"], last["SLURM_CPUS_PER_TASK"]) == (hosts[0], "4")
 
 

@@ -116,6 +116,14 @@ def test_what_is_drawn_beforehand_repeats_nothing(now, seed, key, said):
     assert len({tuple(each.values()) for each in drawn}) == 6
 
 
+@pytest.mark.parametrize(("sampler", "instead"), [("tpe", "tpe"), ("cmaes", "cmaes, or tpe")])
+def test_a_sampler_that_fits_is_named_once(sampler, instead):
+    before = of({"lr": LR}, 4, sampler, goes_on=None)
+    ((path, message),) = wrong(of({"lr": LR}, 4, "random"), before)
+    assert path == ("search", "sampler")
+    assert message.endswith(f"\nWrite sampler: {instead}.")
+
+
 def test_the_rest_of_a_whole_product_is_what_was_not_begun():
     before = of({"d": DEPTH, "act": ACT}, None, "grid", goes_on=None)
     rest = of({"d": DEPTH, "act": ACT}, None, "grid", goes_on="r-1/e@4")

@@ -124,6 +124,7 @@ def _aliases_of(context: TaskContext, gang: Gang, member: Member) -> dict[str, s
         slots_per_machine(experiment),
         experiment.environment(context.parameters).get("TRAINMASTER_PARAM_SLURM_ARRAY_TASK_ID", ""),
         len(experiment.tasks(context.recipe.seed)),
+        context.site.path(context.home.code_directory(context.run)),
     )
     return alias_variables(experiment.aliases, gang, member, facts)
 

@@ -10,6 +10,7 @@ from trainmaster.service.conversion.job import Beside, ForeignJob
 from trainmaster.service.conversion.shell import Script
 from trainmaster.service.conversion.yaml_values import (
     PRIVATE,
+    SCALES,
     SPOT_OR_NOT,
     Section,
     bounds,
@@ -39,13 +40,14 @@ _REASONS: Final = {
     "idle_duration": "`trainmaster run --keep 30m` keeps machines", "fleets": "machines are rented for runs",
     "backends": "where it runs is the `provider`", "creation_policy": "machines are rented for runs",
     "privileged": "containers have no more rights",
-    "nvcc": "an image with CUDA's compiler is a `container`", "retry": "lost machines are replaced anyway",
+    "nvcc": "an image with CUDA's compiler is a `container`",
     "ide": "", "home_dir": "code is the working directory",
 }  # fmt: skip
 _DECISIONS: Final = {
-    "scaling": "`replicas: {min: A, max: B}` with `scale: {in_flight: N}`",
+    "scaling": SCALES,
     "working_dir": "commands begin where the code is",
     "docker": "a container in a container: take an image",
+    "retry": "lost machines are replaced; errors: `retries: N`; no capacity: `budget: {wait: T}`",
     "schedule": "`on: {schedule: ...}`, on a server",
     "priority": "`priority: low`, `normal` or `high`, on a server",
 }
@@ -99,6 +101,8 @@ def read_dstack(source: str, file: str, name: str, beside: Beside) -> Draft:
         put_port(
             draft, serve, job, section.text("port").partition(":")[0], section.number("replicas") or 1, 1
         )
+        if not section.text("replicas").isdecimal() and "replicas" in section:
+            draft.decide(section.line("replicas"), section.written("replicas"), SCALES)
         _probes(draft, section, serve)
         experiment.keys["serve"] = serve
     job.fill(draft, experiment, beside)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import PurePath
 from typing import Final
 
 from trainmaster.providers.slurm.answers import limit_seconds
@@ -15,6 +16,9 @@ from trainmaster.service.conversion.shell import Command, Script, Word, number_o
 
 _DIRECTIVE: Final = re.compile(r"#SBATCH\s+(.*)")
 _NOT_SHELL: Final = re.compile(r"#+\s*SBATCH\b|#!")
+#: What a first line names that runs the script, with its options; `env` finds it.
+_INTERPRETER: Final = re.compile(r"#!\s*(?:\S*/env\s+(?:-S\s+)?)?(?:\S*/)?(\S+)(.*)")
+_SHELLS: Final = ("sh", "bash", "dash", "ash", "ksh", "zsh")
 _SHORT: Final = {
     "J": "job-name", "N": "nodes", "n": "ntasks", "c": "cpus-per-task", "G": "gpus", "t": "time",
     "a": "array", "d": "dependency", "D": "chdir", "p": "partition", "A": "account", "q": "qos",
@@ -47,7 +51,11 @@ _DECISIONS: Final = {
     "dependency": "`after: [OTHER]` in a recipe that has both as experiments",
     "constraint": "`hardware: {gpu: MODEL}` or `instance`",
     "chdir": "`code` is the directory that is sent",
+    "hetjob": "jobs of several kinds of machines: an experiment for each",
+    "packjob": "jobs of several kinds of machines: an experiment for each",
 }
+#: What stands between the options of a job's parts.
+_KINDS: Final = ("hetjob", "packjob")
 _GRES: Final = re.compile(r"gpu(?::([A-Za-z][\w.-]*))?(?::(\d+))?")
 _MODEL: Final = re.compile(r"(?:([A-Za-z][\w.-]*):)?(\d+)|([A-Za-z][\w.-]*)")
 _HOSTS: Final = re.compile(r"scontrol\s+show\s+hostnames?\s+(\"[^\"]*\"|\$\{?\w+\}?)")
@@ -69,13 +77,13 @@ def read_sbatch(source: str, file: str, name: str, beside: Beside) -> Draft:
         name: of the recipe, if the script gives none.
         beside: the text of a file that its commands name.
     """
-    del file
-    return _SbatchReader(source, name, beside).read()
+    return _SbatchReader(source, file, name, beside).read()
 
 
 class _SbatchReader:
-    def __init__(self, source: str, name: str, beside: Beside) -> None:
+    def __init__(self, source: str, file: str, name: str, beside: Beside) -> None:
         self._source = source
+        self._file = file
         self._beside = beside
         self._draft = Draft("sbatch", name)
         self._experiment = ExperimentDraft("main")
@@ -113,13 +121,23 @@ class _SbatchReader:
         return self._draft
 
     def _directives(self) -> str:
-        """Read the options; the script without them, on the same lines."""
+        """Read the options; the script without them, on the same lines.
+
+        Of a script that is none of a shell, what runs it: its options are comments to that, too.
+        """
         lines = self._source.split("\n")
         for number, line in enumerate(lines):
             if found := _DIRECTIVE.match(line):
                 self._option_line(found[1], number + 1)
             elif line.strip() and not line.lstrip().startswith("#"):
                 break  # Slurm looks no further
+        runs = _INTERPRETER.match(self._source)
+        if runs is not None and runs[1] not in _SHELLS:
+            file = PurePath(self._file).name
+            self._draft.decide(1, runs[0], f"{file} is run as it is: it has to lie where the recipe does")
+            if "SLURM_" in self._source:
+                self._experiment.keys["aliases"] = "slurm"
+            return " ".join((runs[1] + runs[2].rstrip(), shlex.quote(file)))
         return "\n".join("" if _NOT_SHELL.match(line) else line for line in lines)
 
     def _option_line(self, text: str, line: int) -> None:
@@ -127,6 +145,8 @@ class _SbatchReader:
             words = shlex.split(text, comments=True)
         except ValueError:
             words = text.split()
+        if words and words[0] in _KINDS:
+            self._options[words[0]] = ("", line)
         at = 0
         while at < len(words):
             name, value, at = _option([Word(word, 0, 0) for word in words], at)
@@ -205,6 +225,10 @@ class _SbatchReader:
             given = dict(each.split("=", 1) for each in environment.split(",") if "=" in each)
             if given:
                 self._experiment.keys["env"] = given
+            for name in environment.split(","):
+                if "=" not in name and name not in ("ALL", "NONE", "NIL", ""):
+                    what = "the shell that submits has it: its value under `env`, or its name under `secrets`"
+                    self._draft.decide(self._options["export"][1], f"--export={name}", what)
             self._take("export")
         if self._options.get("chdir", ("", 0))[0] in (".", "./"):
             self._take("chdir")
@@ -227,7 +251,7 @@ class _SbatchReader:
             self._draft.decide(line, f"%{most}", "`workers` is how many nodes (here: slots) they spread over")
 
     def _rest(self, option: str, value: str, line: int) -> None:
-        text = f"--{option}={value}" if value else f"--{option}"
+        text = option if option in _KINDS else f"--{option}={value}" if value else f"--{option}"
         if option in _DECISIONS:
             self._draft.decide(line, text, _DECISIONS[option])
         elif option != "job-name":
@@ -249,6 +273,12 @@ class _SbatchReader:
             ):
                 given = command.arguments[2].text if len(command.arguments) > 2 else '"$SLURM_JOB_NODELIST"'
                 script.change(command.words[command.assigns].start, command.end, f"tr , '\\n' <<< {given}")
+            if command.program == "sbatch":
+                self._draft.decide(
+                    script.line_of(command.start),
+                    script.text[command.start : command.end],
+                    "an experiment with `after` in place of a job that this one sends",
+                )
             if command.program == "srun":
                 is_spread = self._step(script, command, nodes * tasks, known) or is_spread
         text = script.changed()

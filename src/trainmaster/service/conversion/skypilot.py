@@ -10,6 +10,7 @@ from trainmaster.service.conversion.draft import Draft, ExperimentDraft
 from trainmaster.service.conversion.job import Beside, ForeignJob
 from trainmaster.service.conversion.yaml_values import (
     PRIVATE,
+    SCALES,
     SPOT_OR_NOT,
     Section,
     bounds,
@@ -271,11 +272,7 @@ def _service(
         serve["health"] = probe.text.strip()
     policy = service.section("replica_policy")
     fewest = service.number("replicas") or policy.number("min_replicas") or 1
-    most = policy.number("max_replicas")
-    policy.rest(
-        draft, {}, {"target_qps_per_replica": "`scale: {in_flight: N}` and `replicas: {min: A, max: B}`"}
-    )
-    del most
+    policy.rest(draft, {}, {"target_qps_per_replica": SCALES, "max_replicas": SCALES})
     put_port(
         draft,
         serve,

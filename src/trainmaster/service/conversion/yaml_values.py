@@ -20,6 +20,8 @@ _HANG_S = 30.0
 
 #: Files of keys.
 PRIVATE = re.compile(r"\.(?:ssh|aws|netrc|config/gcloud|kube|azure)\b|id_rsa|credentials")
+#: What says how many replicas there are.
+SCALES = "`replicas: {min: A, max: B}` with `scale: {in_flight: N}`: by requests at once"
 SPOT_OR_NOT = "`spot: true` falls back on demand"
 #: What clouds and clusters are called there, and here; `local` is a Kubernetes there.
 _PROVIDERS = {"k8s": "kubernetes", "ssh": "hosts"} | {

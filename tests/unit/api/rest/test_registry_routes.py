@@ -263,6 +263,12 @@ def test_runs_that_began_with_other_versions_say_so_beside_each_other(served):
     ]
     shown = compared_lines(found, [])
     assert "main has data.x volume s3://b/digits@2, not volume s3://b/digits@1" in shown
+    diff["inputs"] = [{**diff["inputs"][2], "after": None}, {**diff["inputs"][2], "before": None}]
+    shown = compared_lines(found, [])
+    assert {
+        "main has no checkpoint, not job-0/main/0@1",
+        "main has checkpoint job-0/main/0@2, not none",
+    } <= {*shown}
     page = served.ask("red-read", "GET", f"/{asked}").text
     assert "<td>job-0/main/0@1</td><td>job-0/main/0@2</td>" in page
 
