@@ -386,7 +386,8 @@ def _bottleneck(timing: Timing, one: Candidates, time_s: float) -> str:
     training = float(np.median(timing.training_s(one)))
     share = training * math.ceil(timing.workload.tasks / float(one.at_once[0])) / max(time_s, 1e-9)
     if known.model is None:
-        return f"the tasks themselves: {timing.workload.tasks} of them, {int(one.at_once[0])} at a time"
+        tasks, at_once = timing.workload.tasks, int(one.at_once[0])
+        return f"the tasks themselves: {tasks}, {at_once} at a time" if tasks > 1 else "the task itself"
     if words := timing.held_up_by(one):
         return words
     if share < _MOSTLY:
