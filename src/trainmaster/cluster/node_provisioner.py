@@ -35,6 +35,7 @@ from trainmaster.spec.errors import ProviderError, TrainmasterError, one_line
 from trainmaster.spec.frameworks import DEFAULT_ENGINE
 from trainmaster.spec.periodic import periodically
 from trainmaster.spec.private_files import write_private
+from trainmaster.transport.host_keys import shown_key_file
 from trainmaster.transport.pool import ConnectionPool
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ class NodeProvisioner:
         """Write down the key that a rented machine has shown: who looks from elsewhere has not met it."""
         if node.is_rented and shown and not target.host_key:
             with contextlib.suppress(OSError):  # a full disk, for which no machine is given up
-                known = self._place(node.cluster) / f"known-{node.id}"
+                known = shown_key_file(self._place(node.cluster), node.id)
                 write_private(known, f"{target.pin} {shown}\n".encode())
 
     def _bring_switch(self, connection: Connection, node: Node) -> None:

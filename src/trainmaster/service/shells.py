@@ -333,6 +333,8 @@ def find_way(
         raise MissingPartError("there is no OpenSSH client here", "apt install openssh-client")
     ssh = sys.executable if client else shutil.which("ssh") or "ssh"
     is_direct = not (node.jump or node.way)  # what leads there by other ways says itself what is wrong
+    if node.address.startswith("-"):  # what a provider says is no option of OpenSSH's
+        raise ProviderError(f"{node.id} of {run} has no address: {node.address}", "Ask who runs that place.")
     if is_direct and service.home_if_here(run) is None and not answers(node):
         raise ProviderError(
             f"{node.id} of {run} cannot be reached from here: nothing answers at port {node.port} of "
@@ -519,11 +521,11 @@ def _closed(place: ProviderPlace, node: Node) -> list[str]:
 def _options(place: ProviderPlace, node: Node, home: Path) -> list[str]:
     """What a client needs for a machine. home: of the caller, which has met what one goes through."""
     from trainmaster.providers.hosts_over_ssh import target_of
-    from trainmaster.transport.host_keys import FILE_NAME
+    from trainmaster.transport.host_keys import FILE_NAME, shown_key_file
 
     target = target_of(node)
     met = place.root / FILE_NAME
-    known = place.home_root / "clusters" / node.cluster / f"known-{node.id}"  # removed with its cluster
+    known = shown_key_file(place.home_root / "clusters" / node.cluster, node.id)  # removed with its cluster
     if not target.host_key:
         known = known if known.is_file() else met
     else:  # vouched for by the provider: no need to have met it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import threading
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -39,6 +40,19 @@ class Pin:
 
     key: str
     line: int = 0
+
+
+def shown_key_file(directory: Path, machine: str) -> Path:
+    """Where the key is kept that a machine of a cluster has shown, or that its provider vouches for.
+
+    Args:
+        directory: of the cluster.
+        machine: its id. A provider says it, and what a team uses as one may say anything.
+
+    >>> shown_key_file(Path("c"), "i-07").name, shown_key_file(Path("c"), "x/../../y").name
+    ('known-i-07', 'known-x_.._.._y')
+    """
+    return directory / f"known-{re.sub(r'[^A-Za-z0-9_.-]', '_', machine)}"
 
 
 class HostKeys:

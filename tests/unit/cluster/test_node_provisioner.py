@@ -85,6 +85,9 @@ def test_the_key_that_a_rented_machine_has_shown_is_written_down_if_there_is_roo
     provisioner._note_host_key(node, target, "ssh-ed25519 AAAA")
     assert known.read_text() == "i-0 ssh-ed25519 AAAA\n"
 
+    provisioner._note_host_key(replace(node, id="x/../../../escaped"), target, "ssh-ed25519 AAAA")
+    assert not (provisioner.home.root / "escaped").exists()
+
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 

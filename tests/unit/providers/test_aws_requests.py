@@ -188,7 +188,7 @@ def instance(state: str = "running", **more: Any) -> dict[str, Any]:
 def test_states(state: str, expected: NodeState, leaves_at: float | None) -> None:
     node = node_of(
         instance(state, StateReason={"Code": "Server.SpotInstanceTermination"}),
-        user="admin", key=Path("k"), leaves_at=leaves_at,
+        cluster="one", user="admin", key=Path("k"), leaves_at=leaves_at,
     )  # fmt: skip
     alive = expected is not NodeState.GONE
     assert node.state is (NodeState.LEAVING if alive and leaves_at else expected)
@@ -199,17 +199,24 @@ def test_states(state: str, expected: NodeState, leaves_at: float | None) -> Non
     assert (node.slots, node.started_at) == (4, datetime(2026, 1, 2, tzinfo=UTC).timestamp())
 
 
+def test_a_machine_is_of_the_cluster_that_was_asked_for_whatever_an_ec2_says() -> None:
+    """It may be a manager's own, and what is known of clusters lies under their names."""
+    told = instance("running", Tags=[{"Key": "trainmaster:cluster", "Value": "/etc"}])
+    assert node_of(told, cluster="mine", user="admin", key=Path("k")).cluster == "mine"
+
+
 def test_why_it_is_gone() -> None:
     told = instance(
         "terminated",
         StateReason={"Code": "Client.InstanceInitiatedShutdown", "Message": "Client.I: x"},
         StateTransitionReason="User initiated (2026-01-02 03:04:05 GMT)",
     )
-    node = node_of(told, user="admin", key=Path("k"))
+    node = node_of(told, cluster="one", user="admin", key=Path("k"))
     assert "its lease was over" in node.reason
     assert "Client." not in node.reason, "EC2's code says nothing more"
     assert node.ended_at == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).timestamp()
-    bare = node_of({"InstanceId": "i-2", "State": {"Name": "terminated"}}, user="u", key=Path("k"))
+    bare = {"InstanceId": "i-2", "State": {"Name": "terminated"}}
+    bare = node_of(bare, cluster="one", user="u", key=Path("k"))
     assert (bare.ended_at, bare.started_at) == (None, 0.0)
     assert "does not say why" in bare.reason
 

@@ -239,6 +239,21 @@ def test_the_key_of_a_machine_is_written_once_for_all_who_read_it(rented, tmp_pa
     assert [each.name for each in known.parent.iterdir()] == ["known-node-1"]
 
 
+@pytest.mark.parametrize("name", ["x/../../../escaped", "x\n/../../../escaped", "/../../../escaped"])
+def test_what_a_provider_calls_a_machine_leads_to_no_other_file(rented, tmp_path, name):
+    """The provider may be one that a manager of a team names, and says what is in the file, too."""
+    rented.node.id, rented.target.host_key = name, "ssh-ed25519 AAAA\n* * * * * root id"
+    shells.find_way(rented, "run", None, {}, is_for_others=True)
+    assert [each.name for each in tmp_path.iterdir()] == ["clusters"]
+    assert [each.parent for each in tmp_path.rglob("*") if each.is_file()] == [tmp_path / "clusters" / "c"]
+
+
+def test_an_address_of_a_machine_is_no_option_of_the_client(rented):
+    rented.node.address = "-oProxyCommand=id"
+    with pytest.raises(ProviderError, match="has no address"):
+        shells.find_way(rented, "run", None, {}, is_for_others=True)
+
+
 def test_a_machine_that_another_driver_has_met_is_known_by_what_it_has_seen(rented, tmp_path):
     rented.target.host_key = ""
     way = shells.find_way(rented, "run", None, {}).command

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainmaster.providers.aws.requests import (
-    CLUSTER_TAG,
     HOST_KEY_TAG,
     LABEL_TAG,
     LEASE_FORMAT,
@@ -94,6 +93,7 @@ def leased_until(instance: Mapping[str, Any]) -> float:
 def node_of(
     instance: Mapping[str, Any],
     *,
+    cluster: str,
     user: str,
     key: Path,
     leaves_at: float | None = None,
@@ -104,6 +104,7 @@ def node_of(
 
     Args:
         instance: as EC2 describes it.
+        cluster: for which it was asked.
         user: to log in as.
         key: private key file.
         leaves_at: Unix seconds by EC2's clock, if its end is announced.
@@ -122,7 +123,7 @@ def node_of(
     ended = ended_at(str(instance.get("StateTransitionReason") or "")) if gone else None
     return Node(
         id=str(instance["InstanceId"]),
-        cluster=tags.get(CLUSTER_TAG, ""),
+        cluster=cluster,  # what it says itself may be another team's
         role=tags.get(ROLE_TAG, ""),
         state=state,
         address="" if gone else address,

@@ -142,13 +142,13 @@ class AwsProvider:
         region, token = request.region, self._renter.token(request)
         self._memory.add_region(region)
         if found := self._find_all(region, cluster, token, request.count):
-            return self._nodes(found, {})
+            return self._nodes(cluster, found, {})
         self._site.image(request)
         zones = self._zones(cluster, request)
         refusals: list[NoCapacityError] = []
         for zone in zones:
             try:
-                return self._nodes(self._rent(cluster, request, zone), {})
+                return self._nodes(cluster, self._rent(cluster, request, zone), {})
             except QuotaError as error:
                 self._failed(request, "")
                 raise QuotaError(error.args[0], error.hint, self._site.zones(region)) from None
@@ -169,7 +169,7 @@ class AwsProvider:
         found: list[Node] = []
         for region in self._memory.regions():
             instances = list(self._instances(region, cluster))
-            found += self._nodes(instances, self._notices(region, instances))
+            found += self._nodes(cluster, instances, self._notices(region, instances))
         return found
 
     def console(self, cluster: str, id: str) -> str:
@@ -406,10 +406,13 @@ class AwsProvider:
             log.warning("whether spot machines of %s will be taken back is not told: %s", region, refused)
             return {}
 
-    def _nodes(self, instances: Sequence[Mapping[str, Any]], notices: Mapping[str, float]) -> list[Node]:
+    def _nodes(
+        self, cluster: str, instances: Sequence[Mapping[str, Any]], notices: Mapping[str, float]
+    ) -> list[Node]:
         return [
             node_of(
                 one,
+                cluster=cluster,
                 user=self._user(one),
                 key=self._memory.private_key,
                 leaves_at=notices.get(str(one["InstanceId"])),
