@@ -165,10 +165,7 @@ class Workflows:
         """
         self._caller.need("run")
         self._caller.need_no_wallet("a workflow")
-        row, now = self._row(name), self._database.clock_s()
-        (who,) = registrants(self._database, [row])
-        if isinstance(who, str):
-            raise UsageError(f"{name} may start nothing: {who}", "`trainmaster run RECIPE` registers it.")
+        row, now = self._able(name), self._database.clock_s()
         if row["state"] == rows.PAUSED:
             for found in rows.triggers(self._database, [row["id"]])[row["id"]]:
                 trigger = Trigger.model_validate_json(found["data"])
@@ -186,13 +183,13 @@ class Workflows:
         """Start a run by hand; the same key starts one only.
 
         Raises:
-            UsageError: the key is too long.
+            UsageError: the key is too long, or who has registered it may not run it any more.
         """
         self._caller.need("run")
         self._caller.need_no_wallet("a workflow")
         if len(key) > MAX_KEY:
             raise UsageError(f"a key of {len(key)} characters", f"Use at most {MAX_KEY}: a UUID will do.")
-        self._fire_by_hand(self._row(name)["id"], key or secrets.token_hex(8))
+        self._fire_by_hand(self._able(name)["id"], key or secrets.token_hex(8))
         return self.show(name)
 
     def rotate(self, name: str) -> dict[str, Any]:
@@ -350,6 +347,18 @@ class Workflows:
             return now if trigger.schedule is not None else 0.0
         store = ObjectStore(f"{volumes_url(self._service.home, team or None)}/{trigger.volume}")
         return float(newest_version(store, head_numbers(store)[0]))
+
+    def _able(self, name: str) -> RowMapping:
+        """The row of one whose registrant may still start runs.
+
+        Raises:
+            UsageError: that one may not.
+        """
+        row = self._row(name)
+        (who,) = registrants(self._database, [row])
+        if isinstance(who, str):
+            raise UsageError(f"{name} may start nothing: {who}", "`trainmaster run RECIPE` registers it.")
+        return row
 
     def _fire_by_hand(self, workflow: str, key: str) -> None:
         rows.fire(self._database, workflow, rows.Cause(BY_HAND, key), self._database.clock_s())
