@@ -266,6 +266,19 @@ def test_only_epochs_are_printed():
     assert trace.startup_s(0.0) == pytest.approx(5.0 + 0.12)
 
 
+def test_what_it_counts_is_known():
+    for rows, known, unit in (
+        ([{"epoch": 1}], {}, "epoch"),
+        ([{"epoch": 1}], {"steps_per_epoch": 20}, "step"),
+        ([{"epoch": 1}, {"step": 30, "epoch": 2}], {}, "step"),
+        ([{"examples": 64, "epoch": 1}], {"examples_per_step": 32}, "step"),
+    ):
+        trace = StepTrace(**known)
+        for at, row in enumerate(rows):
+            trace.add(float(at), **row)
+        assert trace.unit == unit
+
+
 def test_only_examples_are_counted():
     trace = StepTrace(examples_per_step=64)
     for look in range(1, 50):

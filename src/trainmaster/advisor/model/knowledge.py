@@ -394,8 +394,8 @@ def undisturbed(measured: Sequence[Measurement]) -> list[Measurement]:
 
 
 def shape_of(m: Measurement) -> tuple[object, ...]:
-    """What was measured, and on what."""
-    return m.offer, m.point and (m.point.workers, m.point.nodes, m.point.local_batch)
+    """On what it was measured, what, and in which unit its steps are."""
+    return m.offer, m.point and (m.point.workers, m.point.nodes, m.point.local_batch), m.unit
 
 
 def _startups(measured: Sequence[Measurement]) -> dict[str, float]:

@@ -31,7 +31,7 @@ _P5_SIGMA: Final = 1.645
 #: What of a measurement is not told.
 _SILENT: Final = (
     "code_lines", "numbers", "curve", "startup_doubt", "work_doubt", "wanted", "load", "begun_at",
-    "said_steps", "as_seen",
+    "said_steps", "unit", "as_seen",
 )  # fmt: skip
 
 
@@ -205,6 +205,7 @@ class Measurement(Told):
         work_doubt: the same about the steps, or the whole of it.
         begun_at: number of the step that it went on from, of a checkpoint, if it counts on; else 0.
         said_steps: how many it makes in all, as its script says; 0 where it does not, or the recipe does.
+        unit: what its steps are: ``step``, or ``epoch`` where it counts nothing finer.
         as_seen: this, before it was told for another load; None if it was not.
     """
 
@@ -238,6 +239,7 @@ class Measurement(Told):
     work_doubt: float = 0.0
     begun_at: int = 0
     said_steps: int = 0
+    unit: str = "step"
     as_seen: Measurement | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -266,6 +268,33 @@ class Measurement(Told):
         came_to = self.begun_at + self.steps_done
         return self.duration_s is not None and came_to < _WHOLE * self.said_steps
 
+    def to_its_end(self) -> Measurement:
+        """As if it had been seen to its end, where it was stopped and its script says how long it is."""
+        step_s, left = self.point and self.point.step_time_s, self.said_steps - self.begun_at
+        if self.duration_s is not None or not step_s or left < 1:
+            return self
+        once_s = self.startup_s + self.warmup_s + (self.tail_s or 0.0)
+        work_s = (left - 1) * step_s * (1 + self.rare_share)
+        return replace(self, duration_s=once_s + work_s, steps_done=left)
+
+    def counted_in(self, unit: str) -> Measurement | None:
+        """Without the time of a step, where its steps are another unit; None where nothing else is known."""
+        if self.unit == unit or self.point is None or self.point.step_time_s is None:
+            return self
+        if self.duration_s is None:
+            return None
+        return replace(self, point=replace(self.point, step_time_s=None))
+
+    def paced(self, factor: float) -> Measurement:
+        """As if its steps took so many times as long, and all but what comes before and after them."""
+        point, duration_s = self.point, self.duration_s
+        if point is not None and point.step_time_s is not None:
+            point = replace(point, step_time_s=point.step_time_s * factor)
+        if duration_s is not None:
+            once_s = min(self.startup_s + self.warmup_s + (self.tail_s or 0.0), duration_s)
+            duration_s = once_s + (duration_s - once_s) * factor
+        return replace(self, point=point, duration_s=duration_s)
+
     def shifted(self, start: LoadCorrection, work: LoadCorrection) -> Measurement:
         """As it would be at another load of the machine.
 
@@ -275,16 +304,12 @@ class Measurement(Told):
         """
         if (start.factor, start.doubt, work.factor, work.doubt) == (1.0, 0.0, 1.0, 0.0):
             return self
-        point, once_s = self.point, self.startup_s + self.warmup_s
-        if point is not None and point.step_time_s is not None:
-            point = replace(point, step_time_s=point.step_time_s * work.factor)
-        duration_s = self.duration_s
+        found, once_s = self.paced(work.factor), self.startup_s + self.warmup_s
+        duration_s = found.duration_s
         if duration_s is not None:
-            once_s = min(once_s, duration_s)
-            duration_s = once_s * start.factor + (duration_s - once_s) * work.factor
+            duration_s += min(once_s, duration_s) * (start.factor - 1)
         return replace(
-            self,
-            point=point,
+            found,
             startup_s=self.startup_s * start.factor,
             warmup_s=self.warmup_s * start.factor,
             duration_s=duration_s,

@@ -70,6 +70,11 @@ class StepCounter:
         """Nothing finer than epochs is known."""
         return self._by is _By.EPOCHS
 
+    @property
+    def unit(self) -> str:
+        """What the count is of: ``epoch`` where nothing finer is known, else ``step``."""
+        return "epoch" if self.by_epoch and self.steps_per_epoch is None else "step"
+
     def read(self, step: object, examples: object, epoch: object) -> StepReading | None:
         """One observation; None if it says nothing of how far the script is."""
         number, now = _number(examples), _number(epoch)

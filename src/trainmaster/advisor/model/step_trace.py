@@ -143,6 +143,11 @@ class StepTrace:
         return self._counter.epoch
 
     @property
+    def unit(self) -> str:
+        """What its steps are, see `StepCounter.unit`."""
+        return self._counter.unit
+
+    @property
     def resolution_s(self) -> float:
         """How often somebody looks."""
         return self._resolution_s

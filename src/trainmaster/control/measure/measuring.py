@@ -136,6 +136,7 @@ def measurement_of(
         wanted=wanted_cores(list(counted)),
         begun_at=round(trace.begun_at) if trace is not None and point is not None else 0,
         said_steps=said_steps,
+        unit=trace.unit if trace is not None and point is not None else "step",
     )
 
 

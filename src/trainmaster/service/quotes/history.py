@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from math import exp, hypot, log, sqrt
+from math import exp, hypot, log
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.engine import RowMapping
@@ -44,13 +43,8 @@ if TYPE_CHECKING:
 DEVICE_FILE: Final = "device"
 #: Another version of a job has at least so much of its code's lines in common with it.
 KIN: Final = 0.5
-#: Times of one version of a job, by those of others, before any were compared (log); counts as so many.
-SIMILAR_SPREAD: Final = 0.35
-_BELIEF: Final = 4
 #: Standard deviations to either side that 90 % are within.
 _Z90: Final = 1.645
-#: So many of the newest versions are left out in turn.
-_MOST_LEFT_OUT: Final = 12
 #: Of so many attempts of tasks that run at once the newest say all that there is to say; and of so many that
 #: had no target the metrics are read for one.
 _MOST_LIVE: Final = 100
@@ -101,9 +95,14 @@ class MeasuredNow:
             return "earlier runs"
         return "this code with other parameters or data" if all(borrowed) else "earlier versions of this code"
 
-    def most_steps(self, name: str) -> int:
-        """That a task made to its end, as long as this run's numbers make it; 0 if unknown."""
-        seen = self.same.get(name) or self.similar.get(name, [])
+    def most_steps(self, name: str, unit: str) -> int:
+        """That a task made to its end, as long as this run's numbers make it; 0 if unknown.
+
+        Args:
+            name: of its experiment.
+            unit: that these are, see `Measurement`.
+        """
+        seen = [each for each in self.same.get(name) or self.similar.get(name, []) if each.unit == unit]
         return max((each.steps_done for each in seen if each.duration_s is not None), default=0)
 
     def says_length(self, experiment: Experiment) -> bool:
@@ -204,6 +203,7 @@ def histories(
     """
     from trainmaster.advisor.market.workload import Workload
     from trainmaster.service.quotes.job_numbers import as_long, lengths_seen, with_length
+    from trainmaster.service.quotes.other_versions import borrowed, borrowing_spread, in_one_unit
 
     load = load or HomeLoad.now().of(named_places(recipe))
     if snapshot is None:
@@ -228,10 +228,12 @@ def histories(
         own, kin = (
             [(name, m) for name, m in told if (name == key.exact) is is_own] for is_own in (True, False)
         )
+        has_length = Workload.of(experiment, 0).has_length
+        own, kin = in_one_unit(own, kin, "step" if has_length else "")
         lengths = lengths_seen([each for _, each in (*own, *kin)])
         same = [as_long(each, key.numbers, lengths) for _, each in own]
         lent = same
-        if not Workload.of(experiment, 0).has_length:
+        if not has_length:
             wholes = [as_long(each, key.numbers, lengths) for _, each in kin]
             lent = with_length(same, wholes, borrowing_spread(kin, lengths))
         plays: tuple[tuple[float, ...], ...] = ()
@@ -239,7 +241,7 @@ def histories(
             from trainmaster.service.quotes.sweep_plays import plays_seen
 
             plays = plays_seen(database, recipe, name, (row["run_id"] for row in rows))
-        found[name] = History(key, lent, _borrowed(key, kin, lengths), team, plays, lent != same)
+        found[name] = History(key, lent, borrowed(key.numbers, kin, lengths), team, plays, lent != same)
     return found
 
 
@@ -349,62 +351,6 @@ def _reported(home: Home, experiment: Experiment, row: RowMapping, steps_done: f
             column = reports.columns.get(experiment.ends_at.metric) if experiment.ends_at else None
             return None if column is None else curve_of(experiment, column.curve(_POINTS), steps_done)
     return None
-
-
-def _borrowed(
-    key: Fingerprint, kin: Sequence[tuple[str, Measurement]], lengths: Mapping[str, tuple[float, float]]
-) -> list[Measurement]:
-    """What was measured of other versions of a job, with the doubt that such borrowing has shown."""
-    doubt = borrowing_spread(kin, lengths)
-    found = [replace(m, step_spread=hypot(m.step_spread, doubt)) for m in _as_this(kin, key.numbers, lengths)]
-    return sorted(found, key=lambda m: -m.measured_at)
-
-
-def _as_this(
-    kin: Sequence[tuple[str, Measurement]],
-    numbers: Mapping[str, float],
-    lengths: Mapping[str, tuple[float, float]],
-) -> list[Measurement]:
-    """Measurements of other versions, as the numbers of one make them."""
-    from trainmaster.service.quotes.job_numbers import as_long, nearest
-
-    told = nearest([as_long(each, numbers, lengths) for _, each in kin], numbers)
-    return [each for each in told if each is not None]
-
-
-def borrowing_spread(
-    kin: Sequence[tuple[str, Measurement]], lengths: Mapping[str, tuple[float, float]] = MappingProxyType({})
-) -> float:
-    """How far times of one version of a job are from what the others say of it (log), each left out in turn.
-
-    What was doubted of a time because numbers differ is not counted again.
-
-    Args:
-        kin: fingerprints of versions and their measurements, the newest first.
-        lengths: see `lengths_seen`.
-    """
-    squares, many = SIMILAR_SPREAD**2 * _BELIEF, _BELIEF
-    for version in list(dict.fromkeys(name for name, _ in kin))[:_MOST_LEFT_OUT]:
-        own = [m for name, m in kin if name == version]
-        others = [(name, m) for name, m in kin if name != version]
-        told = _by_shape(_as_this(others, own[0].numbers or {}, lengths))
-        for shape, seen in _by_shape(own).items():
-            if like := told.get(shape):
-                apart = median([log(s) for s, _ in seen]) - median([log(s) for s, _ in like])
-                squares += max(apart**2 - median([doubt for _, doubt in like]) ** 2, 0.0)
-                many += 1
-    return sqrt(squares / many)
-
-
-def _by_shape(measured: Sequence[Measurement]) -> dict[object, list[tuple[float, float]]]:
-    """Seconds of a step, or of a whole task, and the doubt about them (log)."""
-    from trainmaster.advisor.model.knowledge import shape_of
-
-    found: dict[object, list[tuple[float, float]]] = {}
-    for m in measured:
-        if seconds := m.point.step_time_s if m.point is not None else m.duration_s:
-            found.setdefault(shape_of(m), []).append((seconds, m.step_spread))
-    return found
 
 
 def new_row(

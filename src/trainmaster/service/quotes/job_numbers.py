@@ -90,10 +90,11 @@ def as_long(
 
     ``steps`` and ``epochs`` of the recipe are its length; else a number that was the steps or epochs that the
     measured attempt came to: ``train.py --steps 200`` that ended at step 200 says what 800 will take; else
-    all that times were seen to follow, each by its own ratio, with more doubt beyond the range in which they
-    did. Where whole numbers changed and none is known to be the length, it may be anything between. An option
-    that came, ``--steps 800``, is held against the steps that the attempt came to without it. Where that is
-    not known, or the length's number is gone, how long it is cannot be told.
+    one that is named so (``--epochs``), of an attempt that shows none, with more doubt; else all that times
+    were seen to follow, each by its own ratio, with more doubt beyond the range in which they did. Where
+    whole numbers changed and none is known to be the length, it may be anything between. An option that came,
+    ``--steps 800``, is held against the steps that the attempt came to without it. Where that is not known,
+    or the length's number is gone, how long it is cannot be told.
 
     Args:
         measured: of this job, or of another version.
@@ -114,23 +115,26 @@ def as_long(
     told += [name for name, value in before.items() if _is_end(name, value, measured)]
     came = [name for name in numbers if name not in had and name not in _LENGTHS and LENGTH.fullmatch(name)]
     if not told:
-        ended = {n: measured.epochs_done if "epoch" in n.lower() else measured.steps_done for n in came}
-        before |= {name: end for name, end in ended.items() if end}
+        before |= {name: end for name in came if (end := _came_to(name, measured))}
         told = [name for name in came if name in before]
         gone = any(n not in numbers and (LENGTH.fullmatch(n) or _is_end(n, had[n], measured)) for n in had)
         if not told and (came or gone):
             if measured.point is not None:
                 return replace(measured, duration_s=None)
             return replace(measured, step_spread=hypot(measured.step_spread, _MOST_DOUBT))
-    learnt = [] if told else [name for name in before if name in lengths]
-    ratios = [numbers[name] / before[name] for name in told + learnt if min(before[name], numbers[name]) > 0]
+    named = [name for name in before if LENGTH.fullmatch(name) and not _came_to(name, measured)]
+    named = [] if told else named  # how many it came to is not known: it is held to be what it says
+    learnt = [] if told or named else [name for name in before if name in lengths]
+    ratios = [
+        numbers[name] / before[name] for name in told + named + learnt if min(before[name], numbers[name]) > 0
+    ]
     if ratios:
         # Steps and epochs are one length by two names; what was learnt was seen to change by itself.
         ratio = prod(ratios) if learnt else next((each for each in ratios if each != 1.0), 1.0)
         once_s = min(measured.startup_s + (measured.tail_s or 0.0), measured.duration_s)
         duration_s = once_s + (measured.duration_s - once_s) * ratio
         # Where no steps were seen, what comes once is in there, too.
-        doubt = 0.0 if measured.point is not None else _UNSEEN * abs(log(ratio))
+        doubt = 0.0 if measured.point is not None and not named else _UNSEEN * abs(log(ratio))
         doubt += _UNSEEN * sum(_beyond(numbers[name], lengths[name]) for name in learnt)
     else:
         duration_s, ratio = measured.duration_s, 1.0
@@ -150,10 +154,18 @@ def _is_end(name: str, value: float, measured: Measurement) -> bool:
     return any(value * (1 - _NEAR) - 1 <= end <= value for end in ends) and not _NO_LENGTH.search(name)
 
 
+def _came_to(name: str, measured: Measurement) -> float | None:
+    """How many an attempt made of what a length by that name counts; None or 0 if that is not known."""
+    if "epoch" in name.lower():
+        return measured.epochs_done
+    return measured.steps_done if measured.unit == "step" else None
+
+
 def with_length(same: Sequence[Measurement], kin: Sequence[Measurement], doubt: float) -> list[Measurement]:
     """Where no attempt at a job was seen to its end: as many steps as another version of it made.
 
-    One that was too short to show steps lends the time that it took, with more doubt.
+    One that was too short to show steps, or counts in another unit, lends the time that it took, with more
+    doubt.
 
     Args:
         same: of the very job.
@@ -163,22 +175,26 @@ def with_length(same: Sequence[Measurement], kin: Sequence[Measurement], doubt: 
     wholes = [m for m in kin if m.duration_s is not None]
     if not same or not wholes or any(m.duration_s is not None for m in same):
         return list(same)
-    lines = same[0].code_lines
-    lender = min(wholes, key=lambda m: (m.code_lines != lines, not _step_s(m), m.step_spread))
+    lines, unit = same[0].code_lines, same[0].unit
+    lender = min(
+        wholes, key=lambda m: (m.code_lines != lines, not _step_s(m) or m.unit != unit, m.step_spread)
+    )
     once_s, of_code = lender.startup_s + (lender.tail_s or 0.0), 0.0 if lender.code_lines == lines else doubt
 
     def told(m: Measurement) -> Measurement:
         step_s, its_step_s, took_s = _step_s(m), _step_s(lender), lender.duration_s or 0.0
         if not step_s:
             return m
-        if its_step_s:
-            work_s, unseen = max(took_s - once_s, 0.0) * step_s / its_step_s, 0.0
-        else:  # its start is in there, too; what this one has made already is the least
-            work_s, unseen = max(took_s - m.startup_s, m.steps_done * step_s), _UNSEEN
+        if its_step_s and m.unit == lender.unit:
+            many, unseen = lender.steps_done, 0.0
+            work_s = max(took_s - once_s, 0.0) * step_s / its_step_s
+        else:  # without steps its start is in there, too; what this one has made already is the least
+            many, unseen = 0, _UNSEEN
+            work_s = max(took_s - (once_s if its_step_s else m.startup_s), m.steps_done * step_s)
         return replace(
             m,
             duration_s=m.startup_s + (lender.tail_s or 0.0) + work_s,
-            steps_done=lender.steps_done,
+            steps_done=many,
             step_spread=hypot(m.step_spread, lender.step_spread, of_code, unseen),
         )
 
@@ -214,12 +230,16 @@ def nearest(kin: Sequence[Measurement], numbers: Mapping[str, float]) -> list[Me
         for name in slopes.keys() & before.keys():
             more, (slope, unsure) = log(numbers[name] / before[name]), slopes[name]
             shift, doubt = shift + slope * more, min(hypot(doubt, unsure * more), _MOST_DOUBT)
-        point = replace(point, step_time_s=point.step_time_s * exp(shift))
-        found.append((replace(m, point=point, step_spread=hypot(m.step_spread, doubt)), doubt))
+        found.append((replace(m.paced(exp(shift)), step_spread=hypot(m.step_spread, doubt)), doubt))
     least: dict[object, float] = {}
-    for m, doubt in found:
-        least[shape_of(m)] = min(least.get(shape_of(m), doubt), doubt)
-    return [m if doubt <= least[shape_of(m)] + _AS_NEAR else None for m, doubt in found]
+    # Those of other units are not apart: where their steps are not, their whole times are compared.
+    shapes = [(*shape_of(m)[:2], bool(_step_s(m))) for m, _ in found]
+    for shape, (_, doubt) in zip(shapes, found, strict=True):
+        least[shape] = min(least.get(shape, doubt), doubt)
+    return [
+        m if doubt <= least[shape] + _AS_NEAR else None
+        for shape, (m, doubt) in zip(shapes, found, strict=True)
+    ]
 
 
 def _of_steps(m: Measurement) -> dict[str, float]:

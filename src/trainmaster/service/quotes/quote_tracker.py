@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.control.task.gangs import may_resize
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.db import Database, NewQuoteRow, Note
-from trainmaster.service.apps.rented_notebook import is_notebook
 from trainmaster.service.quotes.history import History, MeasuredNow
 from trainmaster.service.quotes.quote_danger import QuoteDanger, drift_words, missing_key
 from trainmaster.service.quotes.quote_record import QuoteRecord, cap_words, most_usd, told, told_in_full
@@ -38,6 +37,7 @@ from trainmaster.service.quotes.steadiness import (
     share_done,
     waits,
 )
+from trainmaster.service.quotes.task_lengths import TaskLengths
 from trainmaster.spec import Recipe
 from trainmaster.spec.states import State
 from trainmaster.spec.topics import QUOTE_BOUND
@@ -137,15 +137,9 @@ class QuoteTracker:
         self._forecast_at = 0.0
         self._begun = False
         self._estimated = False
-        self._services = {name for name, each in recipe.experiments.items() if each.serve is not None}
-        self._endless = {*recipe.experiments} if is_notebook(recipe) else self._services
-        #: They do not say how long they train: how long their tasks take is all that can be known of them.
-        self._lengthless = {
-            name for name, each in recipe.experiments.items() if not each.builtin_values().get("steps")
-        }
-        self._stepless = self._lengthless | self._endless
+        self._lengths = TaskLengths(recipe, self._known)
         #: Warnings are given once, and never for services: they do not train.
-        self._warned = {*self._services}
+        self._warned = {*self._lengths.services}
         self._next_at = 0.0
         self._done: queue.SimpleQueue[tuple[QuoteRecord, Forecast] | Exception] = queue.SimpleQueue()
         self._busy = False
@@ -197,16 +191,14 @@ class QuoteTracker:
         for task in run_state.live_tasks():
             if task.state is State.STAGING:
                 self._staging_since.setdefault(task.experiment, now)
-        self._learn_lengths(progress)
+        for name in self._lengths.said(progress):
+            self._goes_on(name)
         self._measure(run_state, progress, now)
         lines += self._unknown(run_state, now)
         lines += self._warn(run_state, progress, now)
-        for (name, _), found in progress.items():
-            # Of many tasks each may have a length of its own, and a target ends one at any step.
-            is_one = run_state.experiments[name].total == 1 and self._recipe.experiments[name].ends_at is None
-            if is_one and name in self._lengthless - self._endless and (most := self._known.most_steps(name)):
-                lines += self._phases().pass_length(name, found, most, self._known.sources())
-        upset = is_upset(run_state, progress, now, self._stepless)
+        for name, found, most in self._lengths.outlived(run_state, progress):
+            lines += self._phases().pass_length(name, found, most, self._known.sources())
+        upset = is_upset(run_state, progress, now, self._lengths.stepless)
         begun_at = min((task.started_at or now for task in run_state.live_tasks()), default=now)
         look_s = _LOOK_SOON_S if now - begun_at < _YOUNG_S else _LOOK_EVERY_S
         self._next_at = now + (look_s if upset else self._pause_s(look_s))
@@ -238,8 +230,8 @@ class QuoteTracker:
             from trainmaster.service.quotes.phase_watch import PhaseWatch
 
             self._watch = PhaseWatch(
-                self._database, self._run, self._stepless, self._place.has_machines,
-                self._expected, self._elapsed, self._load, self._services,
+                self._database, self._run, self._lengths.stepless, self._place.has_machines,
+                self._expected, self._elapsed, self._load, self._lengths.services,
             )  # fmt: skip
         return self._watch
 
@@ -281,21 +273,13 @@ class QuoteTracker:
         """What was measured on the machines that the run has: of others only where they are much alike."""
         for name, history in self._histories().items():
             self._known.read(name, history, *self._place.offers(name))
-            if self._known.says_length(self._recipe.experiments[name]):
-                self._knows_length(name)
+            if self._lengths.read(name):
+                self._goes_on(name)
 
-    def _learn_lengths(self, progress: Mapping[tuple[str, int], TaskProgress]) -> None:
-        """What a script says of its length counts as if the recipe did, unless such runs ended earlier."""
-        for (name, _), found in progress.items():
-            if found.said_steps and not self._known.ends_early(name):
-                self._knows_length(name)
-
-    def _knows_length(self, name: str) -> None:
-        if name in self._lengthless:
-            self._lengthless.discard(name)
-            self._stepless.discard(name)
-            if self._watch is not None:
-                self._watch.passed.pop(name, None)
+    def _goes_on(self, name: str) -> None:
+        """How long it is is known: that it has passed the steps of earlier runs does not matter any more."""
+        if self._watch is not None:
+            self._watch.passed.pop(name, None)
 
     def _measure(
         self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
@@ -305,7 +289,12 @@ class QuoteTracker:
 
         for (name, number), found in progress.items():
             task = run_state.experiments[name].live.get(number)
-            if name in self._lengthless or found.trace is None or task is None or task.started_at is None:
+            if (
+                name in self._lengths.unknown
+                or found.trace is None
+                or task is None
+                or task.started_at is None
+            ):
                 continue
             where = self._of_task(task)
             if where.offer not in self._place.offers(name):
@@ -361,7 +350,7 @@ class QuoteTracker:
     ) -> float | None:
         """Of a task's work that is done, by its steps, or by how long such tasks took."""
         found = progress.get(task.key)
-        if found is not None and task.experiment not in self._lengthless:
+        if found is not None and task.experiment not in self._lengths.unknown:
             share = share_done(found)
             return share if share is None else max(share, self._share_to_target(task, now))
         took = [m.duration_s for m in self._known.of(task.experiment)[0] if m.duration_s]
@@ -381,7 +370,7 @@ class QuoteTracker:
     ) -> bool:
         """True if the steps of what runs of an experiment are known well in each place, or it shows none."""
         name = experiment.name
-        if name in self._lengthless:
+        if name in self._lengths.unknown:
             return True
         running = [found for (of, _), found in progress.items() if of == name]
         same, similar = self._known.of(name)
@@ -407,7 +396,7 @@ class QuoteTracker:
         if self._others_s is None or took_s < _UNKNOWN_S:
             return []
         others_s, self._others_s = self._others_s, None
-        names = [name for name in run_state.experiments if name not in self._endless]
+        names = [name for name in run_state.experiments if name not in self._lengths.endless]
         marks = ("estimate: ", "no estimate: ")
         is_told = self._estimated or any(each.startswith(marks) for each in self._told_before)
         if is_told or not names or any(map(self._is_known, names)):
@@ -430,16 +419,18 @@ class QuoteTracker:
             task = run_state.experiments[name].live.get(number)
             if self._binding is not None or task is None or task.started_at is None:
                 continue
-            if name in self._warned or name in self._endless:
+            if name in self._warned or name in self._lengths.endless:
                 continue
             same, similar = self._known.of(name)
-            by_kin = not same and name not in self._lengthless and any(m.point is not None for m in similar)
+            by_kin = (
+                not same and name not in self._lengths.unknown and any(m.point is not None for m in similar)
+            )
             # It may begin as slowly as earlier versions of it did.
             after_s = SHOWN_AFTER_S + (max(m.startup_s for m in similar) if by_kin else 0.0)
             if now - task.started_at < after_s or (self._is_known(name) and not by_kin):
                 continue
             what = f"the quote of {name} is by earlier versions alone" if by_kin else f"no quote for {name}"
-            has_length = name not in self._lengthless
+            has_length = name not in self._lengths.unknown
             if do := missing_key(shows_steps=_shows_steps(found), has_length=has_length):
                 self._warned.add(name)
                 lines.append(Note(f"warning: {what}: {do}"))
@@ -447,10 +438,10 @@ class QuoteTracker:
 
     def _is_known(self, name: str) -> bool:
         """True if there is something to quote an experiment by; what has no end is not quoted."""
-        if name in self._endless:
+        if name in self._lengths.endless:
             return False
         same, similar = self._known.of(name)
-        if name in self._lengthless:
+        if name in self._lengths.unknown:
             return any(each.duration_s is not None for each in same or similar)
         return bool(same or similar)
 
@@ -465,7 +456,9 @@ class QuoteTracker:
         doing: dict[str, tuple[bool, Doing]] = {
             name: (
                 experiment.state is State.DONE,
-                doing_of(experiment, progress, now, self._of_task, has_length=name not in self._lengthless),
+                doing_of(
+                    experiment, progress, now, self._of_task, has_length=name not in self._lengths.unknown
+                ),
             )
             for name, experiment in run_state.experiments.items()
         }

@@ -11,7 +11,7 @@ import pytest
 from trainmaster.advisor.model.knowledge import Knowledge, curves_of
 from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.db import AcceptedRun, Database, NewMeasurement, Submission
-from trainmaster.service.quotes.history import borrowing_spread, experience_of, histories, new_row
+from trainmaster.service.quotes.history import experience_of, histories, new_row
 from trainmaster.service.quotes.home_load import HomeLoad
 from trainmaster.service.quotes.job_numbers import as_long, lengths_seen
 from trainmaster.spec import Strategy, read_recipe
@@ -175,6 +175,9 @@ def lasted(duration_s, steps=0, numbers=None, *, startup_s=0.0, point=True, **mo
         (lasted(20, 200, {}), {"--hidden": 800}, 20, 0.0),
         (lasted(20, 200, {}), {"--epochs": 8}, None, 0.0),  # of how many is not known
         (lasted(20, 200, {}, epochs_done=4), {"--epochs": 8}, 40, 0.0),
+        (lasted(20, 5, {}, unit="epoch"), {"--steps": 800}, None, 0.0),  # it came to 5 epochs
+        (lasted(20, 200, {"--epochs": 4}), {"--epochs": 8}, 40, 0.21),  # it shows no epochs
+        (lasted(20, 200, {"--epochs": 90}, epochs_done=4), {"--epochs": 180}, 20, 0.69),  # it ends by itself
         (lasted(20, 200, {"word 1": 200}), {}, None, 0.0),  # its length is gone
         (lasted(20, 200, {"--lr": 0.1}), {}, 20, 0.0),
         (lasted(20, 0, {}, point=False), {"--epochs": 8}, 20, 2.3),
@@ -241,19 +244,6 @@ def test_of_two_learnt_lengths_both_count_and_beyond_what_was_seen_there_is_more
     further = as_long(one, {"rows": 160.0, "passes": 1.0}, lengths)
     assert further.duration_s == pytest.approx(80)
     assert further.step_spread > found.step_spread + 0.3
-
-
-def test_what_is_borrowed_is_as_sure_as_borrowing_has_been():
-    def spread(*seconds, pauses=()):
-        numbers = [{"pause": each} for each in pauses] or [None] * len(seconds)
-        each = zip(seconds, numbers, strict=True)
-        return borrowing_spread([(f"{s} {n}", lasted(s, 0, n, point=False)) for s, n in each])
-
-    assert borrowing_spread([]) == pytest.approx(0.35)
-    assert spread(*(10.0 + n / 100 for n in range(12))) < 0.2
-    assert spread(10.0, 40.0, 160.0) > 0.9
-    # whose numbers are unlike is far from it, and that is doubted already
-    assert spread(10.0, 10.1, 40.0, 40.1, pauses=(1, 1, 4, 4)) < 0.3
 
 
 def test_code_of_strangers_says_nothing_and_an_earlier_version_does(database, home, tmp_path):

@@ -102,6 +102,22 @@ def test_one_that_was_too_short_to_show_steps_lends_the_time_that_it_took():
     assert better.duration_s == pytest.approx(2 + 1 + 100 * 0.2), "one that shows steps comes first"
 
 
+def test_one_that_counts_in_another_unit_lends_the_time_that_it_took():
+    measured = ran(None, 2.0, code_lines=(1,), unit="epoch", steps_done=2)
+    (found,) = with_length([measured], [ran(13.0, 0.1, code_lines=(1,), steps_done=100)], doubt=0.5)
+    assert found.duration_s == pytest.approx(13.0)
+    assert found.step_spread == pytest.approx(0.3)
+    like = ran(20.0, 1.0, code_lines=(1,), steps_done=17, unit="epoch")
+    (found,) = with_length([measured], [ran(13.0, 0.1, code_lines=(1,)), like], doubt=0.5)
+    assert (found.steps_done, found.duration_s) == (17, pytest.approx(2 + 1 + 17 * 2.0))
+
+
+def test_what_a_number_makes_of_steps_it_makes_of_the_whole():
+    kin = [ran(3 + 10 * pause, pause, numbers={"pause": pause}) for pause in (0.1, 0.4, 1.6)] * 20
+    found = [each for each in nearest(kin, {"pause": 3.2}) if each is not None]
+    assert [each.duration_s for each in found] == pytest.approx([35.0] * len(found), rel=0.1)
+
+
 def test_a_length_that_was_seen_is_not_lent():
     seen = [ran(5.0, 0.1), ran(None, 0.1)]
     assert with_length(seen, [ran(13.0, 0.1)], doubt=0.5) == seen
