@@ -31,15 +31,32 @@ def show(text: str) -> None:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):  # names and metrics may hold what this terminal cannot write
         sys.stdout.reconfigure(errors="backslashreplace")
-    print(redacted(text), flush=True)  # noqa: T201
+    print(redacted(for_terminal(text) if sys.stdout.isatty() else text), flush=True)  # noqa: T201
 
 
 def say(text: str = "") -> None:
     """A line about the work: progress, a note, a question."""
     try:
+        text = for_terminal(text) if sys.stderr.isatty() else text
         print(redacted(text), file=sys.stderr, flush=True)  # noqa: T201
     except OSError:  # the reader is gone (`2>&1 | head`, a closed terminal): the work goes on
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - for the process's life
+
+
+def for_terminal(text: str) -> str:
+    r"""A text whose control characters are shown, not sent: names, metrics and notes may come from anybody.
+
+    >>> print(for_terminal("a\x1b]0;b\x07 \u202e\tc"))
+    a\x1b]0;b\x07 \u202e\tc
+    """
+    if text.isprintable():
+        return text
+    # Lines stay; surrogates are bytes of names that are not UTF-8.
+    kept = (
+        each if each.isprintable() or each == "\n" or "\udc80" <= each <= "\udcff" else ascii(each)[1:-1]
+        for each in text
+    )
+    return "".join(kept)
 
 
 def can_ask() -> bool:

@@ -102,9 +102,8 @@ def _watch(client: ClientProtocol, run: str | None, limit: int | None, where: st
     found = None if run is None else client.resolve(run)
     while True:
         if sys.stdout.isatty():
-            show("\x1b[H\x1b[2J" + time.strftime("%H:%M:%S"))
-        else:
-            show(time.strftime("%H:%M:%S"))
+            sys.stdout.write("\x1b[H\x1b[2J")
+        show(time.strftime("%H:%M:%S"))
         if found is None:
             _show_runs(client, limit, where)
         else:

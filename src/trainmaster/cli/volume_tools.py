@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.cli.output import say
+from trainmaster.cli.output import for_terminal, say
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.units import format_bytes
 
@@ -232,14 +232,9 @@ def interruptible(hint: str) -> Iterator[None]:
 
 
 def printed(line: str) -> None:
-    """A line of standard output; bytes of names that are not UTF-8 as they are.
-
-    On a terminal control characters are shown, not sent: a name in a volume may come from anybody.
-    """
+    """A line of standard output; bytes of names that are not UTF-8 as they are."""
     if sys.stdout.isatty():
-        line = "".join(
-            char if char.isprintable() or "\udc80" <= char <= "\udcff" else ascii(char)[1:-1] for char in line
-        )
+        line = for_terminal(line)
     sys.stdout.buffer.write(os.fsencode(line.replace("\n", "\\n")) + b"\n")
 
 

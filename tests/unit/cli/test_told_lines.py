@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -178,3 +179,14 @@ def test_a_budget_says_until_when_its_money_is(monkeypatch, capsys):
     found |= {"spent_usd": 202.5, "left_usd": -2.5}
     budget.budget(None, None, as_json=False)
     assert f"$2.50 beyond $200.00 until {first:%Y-%m}-01 (UTC)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("stream", "prints"), [("stdout", output.show), ("stderr", output.say)])
+def test_what_others_have_named_gives_a_terminal_no_orders(monkeypatch, capsys, stream, prints):
+    """A task says the names of metrics, a member of the team a note: in a file they are as they are."""
+    text = "note: \x1b]52;c;cm0=\x07\nlo\x9b2Jss"
+    prints(text)
+    monkeypatch.setattr(getattr(sys, stream), "isatty", lambda: True)
+    prints(text)
+    shown = "note: \\x1b]52;c;cm0=\\x07\nlo\\x9b2Jss"
+    assert getattr(capsys.readouterr(), stream[3:]) == f"{text}\n{shown}\n"
