@@ -94,6 +94,7 @@ def _pinned(experiment: Experiment, roles: Mapping[str, RolePlan], gpus: int) ->
 def _rented(group: Sequence[Needs], available: AvailableOffers) -> tuple[tuple[RolePlan, ...], list[str]]:
     """Of machines that cost something: the cheapest, all in one region."""
     first = group[0]
+    pick = next((needs.pick for needs in group if needs.pick is not None), None)
     where = f"experiments.{first.name}.hardware"
     offers, notes = suited(available, first.hardware, where)
     for needs in group:
@@ -110,10 +111,10 @@ def _rented(group: Sequence[Needs], available: AvailableOffers) -> tuple[tuple[R
         return max(needs.nodes(offer.accelerators) for needs in group)
 
     def key(offer: Offer) -> tuple[object, ...]:
-        return (not _is_picked(offer, first.pick), count(offer) * offer.price_usd_per_hour, *_better(offer))
+        return (not _is_picked(offer, pick), count(offer) * offer.price_usd_per_hour, *_better(offer))
 
     def server_key(offer: Offer) -> tuple[object, ...]:
-        picked = first.pick is not None and offer.instance_type == first.pick.server
+        picked = pick is not None and offer.instance_type == pick.server
         return (not picked, offer.price_usd_per_hour, *_better(offer))
 
     regions = {offer.region for offer in offers}
@@ -133,7 +134,7 @@ def _rented(group: Sequence[Needs], available: AvailableOffers) -> tuple[tuple[R
         if servers is not None:
             server = min((offer for offer in servers if offer.region == region), key=server_key)
             usd += max(needs.server_nodes(best.accelerators) for needs in group) * server.price_usd_per_hour
-        return (not _is_picked(best, first.pick), usd, -len(here), region)
+        return (not _is_picked(best, pick), usd, -len(here), region)
 
     region = min(regions, key=whole)
     ranked = sorted((offer for offer in offers if offer.region == region), key=key)

@@ -102,9 +102,13 @@ class Needs:
     @property
     def key(self) -> tuple[object, ...]:
         """Experiments with the same key can share machines."""
-        servers = self.server_hardware and _normal(self.server_hardware)
         choice = self.pick and (self.pick.instance, self.pick.region, self.pick.spot, self.pick.server)
-        return _normal(self.hardware), servers, choice
+        return *self.asked, choice
+
+    @property
+    def asked(self) -> tuple[object, ...]:
+        """What the recipe asks for: where it is the same, any machine that a quote took will do."""
+        return _normal(self.hardware), self.server_hardware and _normal(self.server_hardware)
 
     def per_node(self, gpus: float) -> int:
         """Workers of one task on a node: as the recipe says, else one per GPU, else one.
@@ -157,10 +161,16 @@ class Needs:
 
 def grouped(recipe: Recipe, picks: dict[str, Pick]) -> list[Sequence[Needs]]:
     """Experiments that share a cluster, in the order of the recipe."""
+    every = [Needs.of(each, recipe.seed, picks.get(name)) for name, each in recipe.experiments.items()]
+    taken: dict[tuple[object, ...], tuple[object, ...]] = {}
+    for needs in every:
+        if needs.pick is not None:
+            taken.setdefault(needs.asked, needs.key)
     groups: dict[tuple[object, ...], list[Needs]] = {}
-    for name, experiment in recipe.experiments.items():
-        needs = Needs.of(experiment, recipe.seed, picks.get(name))
-        groups.setdefault(needs.key, []).append(needs)
+    for needs in every:
+        # One without a quote, as nothing is known of it, needs no machines beside those of one that has.
+        key = needs.key if needs.pick is not None else taken.get(needs.asked, needs.key)
+        groups.setdefault(key, []).append(needs)
     return list(groups.values())
 
 
