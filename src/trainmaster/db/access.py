@@ -38,16 +38,20 @@ def has_team(database: Database, name: str) -> bool:
     return bool(database.read(sa.select(t.team.c.name).where(t.team.c.name == name)))
 
 
-def add_token(database: Database, row: Mapping[str, object]) -> bool:
-    """Keep a new token; False if there is one of that name."""
+def add_token(database: Database, row: Mapping[str, object]) -> str:
+    """Keep a new token; else why not: ``taken`` is its name, ``revoked`` what it was to be made with."""
+    c = t.token.c
 
-    def write(connection: Connection, this: Try) -> bool:
-        name = row["name"]
-        found = connection.execute(sa.select(t.token.c.digest).where(t.token.c.name == name)).scalar()
+    def write(connection: Connection, this: Try) -> str:
+        found = connection.execute(sa.select(c.digest).where(c.name == row["name"])).scalar()
         if found is not None:
-            return this.again and found == row["digest"]
+            return "" if this.again and found == row["digest"] else "taken"
+        # Held, so that who revokes it just now waits, and then finds what was made with it.
+        made_with = sa.select(c.revoked_at).where(c.name == row["made_with"]).with_for_update(read=True)
+        if connection.execute(made_with).scalar() is not None:
+            return "revoked"
         connection.execute(t.token.insert().values(**row))
-        return True
+        return ""
 
     return database.write(write)
 
@@ -62,19 +66,20 @@ def revoke_token(database: Database, name: str, now: float) -> list[str] | None:
 
     def write(connection: Connection, _: Try) -> list[str] | None:
         ended, more = set[str](), {name}
-        while more:
+        is_there = False
+        while more:  # revoked first, and then looked for what was made with them: nothing more is
             ended |= more
+            revoked = t.token.update().where(c.name.in_(more))
+            revoked = revoked.values(revoked_at=sa.func.coalesce(c.revoked_at, now))
+            is_there |= bool(connection.execute(revoked).rowcount)
             more = set(connection.execute(sa.select(c.name).where(c.made_with.in_(more))).scalars()) - ended
-        revoked = connection.execute(
-            t.token.update().where(c.name.in_(ended)).values(revoked_at=sa.func.coalesce(c.revoked_at, now))
-        )
         connection.execute(t.web_session.delete().where(t.web_session.c.token.in_(ended)))
         made = sa.select(workflow.id, workflow.token).where(workflow.token.in_(ended))
         for found, token in connection.execute(made).all():
             why = f"the token {token} was revoked: register it again"
             workflow_rows.refuse_in(connection, found, why, now)
         names = sa.select(workflow.name).where(workflow.token.in_(ended)).order_by(workflow.name)
-        return list(connection.execute(names).scalars()) if revoked.rowcount else None
+        return list(connection.execute(names).scalars()) if is_there else None
 
     return database.change_rights(write)
 

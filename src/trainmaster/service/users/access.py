@@ -119,7 +119,7 @@ class Access:
             with suppress(UnknownCallerError, NotFoundError):
                 if each.is_session:
                     row = _session(sessions.get(each.digest), now)
-                    token = opened_with.get(row["token"])
+                    token = _opened_with(row, opened_with, now)
                 else:
                     row = token = _token(tokens.get(each.digest), now)
                 standing = standings.get(row["account"], accounts.NO_STANDING)
@@ -262,7 +262,8 @@ class Access:
                 raise NotFoundError(f"there is no user {account!r}", "`trainmaster user list` shows them.")
             if team is not None and team not in roles and found["admin_by"] is None:
                 raise NotFoundError(f"{account} is not in team {team}", "`trainmaster team add-member` adds.")
-        wallet, at_most_usd = self._wallet(name, scopes, maker, at_most_usd)
+        made_with = maker.token if maker is not None else None
+        wallet, at_most_usd = self._wallet(name, scopes, made_with, at_most_usd)
         now, secret = self._database.clock_s(), new_secret()
         row = {
             "name": name,
@@ -273,11 +274,14 @@ class Access:
             "created_at": now,
             "expires_at": min(now + lasts_s, maker.expires_at if maker and maker.token else math.inf),
             "account": account,
-            "made_with": maker.token if maker else None,
+            "made_with": made_with,
             "wallet": wallet,
             "at_most_usd": at_most_usd,
         }
-        if not access.add_token(self._database, row):
+        why_not = access.add_token(self._database, row)
+        if why_not == "revoked":
+            raise UnknownCallerError(f"the token {made_with} was revoked meanwhile", "Ask for a new one.")
+        if why_not:
             raise UsageError(
                 f"there is a token {name!r} already",
                 "Take another name: names of revoked tokens are not used again.",
@@ -285,10 +289,9 @@ class Access:
         return {**_shown(row), "token": secret}
 
     def _wallet(
-        self, name: str, scopes: Collection[str], maker: Caller | None, at_most_usd: float | None
+        self, name: str, scopes: Collection[str], made_with: str | None, at_most_usd: float | None
     ) -> tuple[str | None, float | None]:
         """Name and amount of the wallet of a new token."""
-        made_with = maker.token if maker is not None else None
         row = access.tokens_by_name(self._database, [made_with] if made_with else []).get(made_with or "")
         if row is not None and row["wallet"] is not None:
             if at_most_usd is not None:
@@ -400,9 +403,10 @@ class Access:
             NotFoundError: the team is not one of them.
         """
         found = access.sessions_by_digest(self._database, [digest_of(secret)])
-        row = _session(next(iter(found.values()), None), self._database.clock_s())
+        now = self._database.clock_s()
+        row = _session(next(iter(found.values()), None), now)
         tokens = access.tokens_by_name(self._database, [row["token"]] if row["token"] is not None else [])
-        return self._caller(row, tokens.get(row["token"]), team)
+        return self._caller(row, _opened_with(row, tokens, now), team)
 
     def _caller(self, row: RowMapping, token: RowMapping | None, team: str | None) -> Caller:
         account = row["account"]
@@ -469,6 +473,12 @@ def _session(row: RowMapping | None, now: float) -> RowMapping:
     if row is None or row["expires_at"] <= now:
         raise UnknownCallerError("the session is over", "Log in again.")
     return row
+
+
+def _opened_with(session: RowMapping, tokens: Mapping[str, RowMapping], now: float) -> RowMapping | None:
+    """The token that a session was opened with, which may have been revoked just before it was."""
+    name = session["token"]
+    return None if name is None else _token(tokens.get(name), now, f"the token {name}")
 
 
 def _is_seen(row: RowMapping, who: Caller) -> bool:

@@ -69,6 +69,14 @@ def test_a_confirmed_code_becomes_a_token_once(anybody, ann, state):
     assert anybody.get("/api/v1/info", headers={"authorization": f"Bearer {secret}"}).status_code == 401
 
 
+def test_a_code_that_was_confirmed_with_a_token_is_worth_nothing_once_that_is_revoked(anybody, ann, state):
+    asked = begin(anybody)
+    ann.post("/device", data={"code": asked["user_code"], "client": "lap-b-top"})
+    state.access.revoke_token("ann")
+    answer = anybody.post("/device/token", json={"device_code": asked["device_code"]})
+    assert (answer.status_code, "token" in answer.json()) == (401, False)
+
+
 def test_wrong_late_and_guessed_codes_are_refused(anybody, ann, monkeypatch):
     asked = begin(anybody)
     assert ann.post("/device", data={"code": "BBBB-BBBB"}).status_code == 404

@@ -10,11 +10,12 @@ import pytest
 
 from trainmaster.db import Database
 from trainmaster.service.users import access
-from trainmaster.service.users.access import Access
+from trainmaster.service.users.access import Access, digest_of
 from trainmaster.service.users.accounts import Accounts
 from trainmaster.service.users.caller import (
     NO_TEAM,
     SCOPES,
+    Credential,
     ForbiddenError,
     TooOftenError,
     UnknownCallerError,
@@ -84,6 +85,20 @@ def test_a_session_ends_with_its_token_its_time_or_its_user(of_home, clock):
     of_home.revoke_token("ci")
     with pytest.raises(UnknownCallerError):
         of_home.by_session(by_token)
+
+
+def test_what_is_made_while_a_token_is_revoked_is_over_with_it(of_home):
+    """Who asks was looked up a moment before; and a login by a code waits up to ten minutes."""
+    who = of_home.by_token(of_home.create_token("ci", ["read"])["token"])
+    of_home.revoke_token("ci")
+    session = of_home.open_session(who)
+    with pytest.raises(UnknownCallerError, match="the token ci was revoked"):
+        of_home.by_session(session)
+    asks_with = Credential(digest_of(session), is_session=True, team=None)
+    assert not of_home.callers([asks_with])
+    with pytest.raises(UnknownCallerError, match="the token ci was revoked"):
+        of_home.create_token("more", ["read"], maker=who)
+    assert [each["name"] for each in of_home.tokens()] == ["ci"]
 
 
 def test_names_are_used_once_and_scopes_are_known(of_home):
