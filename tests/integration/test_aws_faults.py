@@ -32,7 +32,7 @@ from aws_stand_in import (
 
 from trainmaster.providers.aws.provider import AwsProvider
 from trainmaster.providers.base import NoCapacityError, NodeState, ProviderPlace
-from trainmaster.providers.finding import get_provider
+from trainmaster.providers.plugins import get_provider
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.testing.provider_contract import alive
 

@@ -1,4 +1,4 @@
-"""What ``import trainmaster`` gives, over `Service`; REST will fulfil the same `ClientProtocol`."""
+"""What ``import trainmaster`` gives: a `ClientProtocol` of a home or a server, and what stands on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: one file per verb, thin over `Service`.
+"""The command line: one file per verb, thin over a `ClientProtocol`.
 
 Verbs import what they need when they run, so that ``--help`` and errors are quick.
 """

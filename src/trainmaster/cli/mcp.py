@@ -27,7 +27,7 @@ def mcp(
     ] = False,
 ) -> None:
     """Let an assistant use Trainmaster by the Model Context Protocol, over standard input and output."""
-    from trainmaster.api.mcp.door import need_sdk, serve_stdio
+    from trainmaster.api.mcp.sdk_server import need_sdk, serve_stdio
     from trainmaster.api.mcp.tool_context import LocalToolContext
     from trainmaster.api.mcp.tools import TOOLS
 

@@ -13,8 +13,8 @@ from trainmaster.cli._groups import DefaultGroup
 from trainmaster.cli.opening import open_client
 from trainmaster.cli.options import AsJson, NewDirectory, RunId
 from trainmaster.cli.output import metrics_text, print_json, say, show, table
-from trainmaster.cli.volume_tools import counted
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.units import counted
 
 if TYPE_CHECKING:
     from trainmaster.api import ClientProtocol

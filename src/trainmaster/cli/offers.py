@@ -9,9 +9,8 @@ import typer
 from trainmaster.cli.opening import open_client
 from trainmaster.cli.options import AsJson
 from trainmaster.cli.output import parsed, print_json, say, show, table
-from trainmaster.cli.volume_tools import counted
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.units import parse_bytes, parse_dollars
+from trainmaster.spec.units import counted, parse_bytes, parse_dollars
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ import typer
 from trainmaster.cli.opening import open_client
 from trainmaster.cli.output import print_json, show, table
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.units import dollars
+from trainmaster.spec.units import counted, dollars
 
 
 def recommend(
@@ -80,7 +80,7 @@ def recommend(
 
 
 def _tell(found: dict[str, Any]) -> None:
-    many = "1 machine" if found["machines"] == 1 else f"{found['machines']} machines"
+    many = counted(found["machines"], "machine")
     costs = any(each["usd_per_hour"] is not None for each in found["candidates"])
     cost = ""
     if found["usd"] is not None:

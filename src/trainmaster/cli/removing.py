@@ -12,7 +12,7 @@ from trainmaster.cli.opening import open_client
 from trainmaster.cli.options import Labels, WhereText, run_ids
 from trainmaster.cli.output import need_yes, parsed, print_json, say, show, table
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.units import format_bytes, parse_duration
+from trainmaster.spec.units import counted, format_bytes, parse_duration
 
 _WORDS = {"REMOVED": "", "TRIMMED": "its record stays", "KEPT": "stays"}
 
@@ -41,7 +41,7 @@ def rm(
     if not (dry_run and as_json):
         _show_plan(found, say if as_json else show)
     if not dry_run and going:
-        agree_to_remove(f"{_counted(going)}, {format_bytes(found['bytes'])}", yes=yes)
+        agree_to_remove(f"{counted(len(going), 'run')}, {format_bytes(found['bytes'])}", yes=yes)
         removed = client.storage.remove_runs(going)
         stays = [each for each in found["runs"] if each["outcome"] == "KEPT"]
         found = {**removed, "bytes": found["bytes"], "runs": [*_with_sizes(removed, found), *stays]}
@@ -50,7 +50,7 @@ def rm(
     elif not found["runs"]:
         say("nothing to remove: no run that is over fits")
     elif not dry_run and going:
-        say(f"removed: {_counted(going)}, {format_bytes(found['bytes'])}")
+        say(f"removed: {counted(len(going), 'run')}, {format_bytes(found['bytes'])}")
     if not dry_run:
         _refuse_rest(found["runs"], named=bool(ids))
 
@@ -71,10 +71,6 @@ def agree_to_remove(
     if yes:
         return
     need_yes(f"Remove {what}, for good?", f"this removes {what}", "not removed", "Nothing was removed.", hint)
-
-
-def _counted(runs: list[Any]) -> str:
-    return "1 run" if len(runs) == 1 else f"{len(runs)} runs"
 
 
 def _show_plan(found: dict[str, Any], show: Callable[[str], None]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from trainmaster.cli.output import dollars_text, duration, need_yes, say, span_text, table
-from trainmaster.spec.units import dollars, price
+from trainmaster.spec.units import counted, dollars, price
 
 if TYPE_CHECKING:
     from trainmaster.api import ClientProtocol, RunPlan
@@ -86,7 +86,7 @@ def show_places(places: Sequence[PlaceRow], show: Callable[[str], None]) -> None
 def _show_experiment(one: ExperimentQuote, show: Callable[[str], None]) -> None:
     from trainmaster.service import capabilities_of
 
-    show(f"{one.name}: {one.cluster.words()}, {_count(one.cluster.workers, 'worker')}{_at_once(one)}")
+    show(f"{one.name}: {one.cluster.words()}, {counted(one.cluster.workers, 'worker')}{_at_once(one)}")
     if one.time_s and one.cost_usd:
         show(f"  time {_span(one.time_s)}   cost {_dollars(one.cost_usd)}")
     elif one.cluster.usd_per_hour or one.types:
@@ -104,16 +104,16 @@ def _show_experiment(one: ExperimentQuote, show: Callable[[str], None]) -> None:
         show(f"  memory: {one.memory_headroom:.0%} stays free")
     if one.measurements:
         similar = f", {one.similar} of them of other versions of this code" if one.similar else ""
-        rests = _count(one.measurements, "measurement")
+        rests = counted(one.measurements, "measurement")
         is_here = capabilities_of(one.cluster.worker.provider).is_here
         compared = (
-            _count(one.candidates, "way") + " to run it here"
+            counted(one.candidates, "way") + " to run it here"
             if is_here
-            else _count(one.candidates, "cluster")
+            else counted(one.candidates, "cluster")
         )
         show(f"  rests on {rests}{similar}; {compared} compared")
     if (following := one.next_measurement) is not None:
-        many = _count(following.workers, "worker")
+        many = counted(following.workers, "worker")
         what = f"{many} on {following.instance} for {duration(following.seconds)}"
         gain = f"from {following.width_now:.2f} to {following.width_then:.2f} (p95/p50)"
         show(f"  measuring {what} ({dollars(following.cost_usd)}) would narrow a step's time {gain}")
@@ -159,7 +159,7 @@ def wide_line(one: ExperimentQuote) -> str:
     if one.time_s is None or not one.time_s.is_wide or following is None or following.time_s is None:
         return ""
     then = following.time_s
-    many = _count(following.workers, "worker")
+    many = counted(following.workers, "worker")
     # Here only what is new here helps: the job itself in one process, or the machine that it will run on.
     is_new = following.workers == 1 and one.similar == one.measurements
     can = capabilities_of(one.cluster.worker.provider)
@@ -207,12 +207,3 @@ def _span(interval: Interval) -> str:
 
 def _dollars(interval: Interval) -> str:
     return dollars_text(asdict(interval))
-
-
-def _count(number: int, noun: str) -> str:
-    """A number of things.
-
-    >>> _count(1, "worker"), _count(2, "worker")
-    ('1 worker', '2 workers')
-    """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

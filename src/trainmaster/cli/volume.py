@@ -20,7 +20,6 @@ from trainmaster.cli.volume_push import index_objects, push
 from trainmaster.cli.volume_tools import (
     VolumeProgressBar,
     collected_lines,
-    counted,
     entry_line,
     gc_command,
     interruptible,
@@ -40,7 +39,7 @@ from trainmaster.service.volumes.stored import (
     verdict_document,
 )
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.units import format_bytes, parse_duration
+from trainmaster.spec.units import counted, format_bytes, parse_duration
 
 if TYPE_CHECKING:
     from trainmaster.api.remote.volumes import RemoteVolume

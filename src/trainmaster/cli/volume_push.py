@@ -13,14 +13,13 @@ from trainmaster.cli.output import duration, print_json, say
 from trainmaster.cli.volume_tools import (
     VolumeProgressBar,
     chunk_bytes,
-    counted,
     files_text,
     interruptible,
     now_s,
 )
 from trainmaster.service.volumes.stored import head_document
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.units import format_bytes
+from trainmaster.spec.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from trainmaster.api.remote.connection import RestConnection

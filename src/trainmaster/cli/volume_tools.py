@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster.cli.output import for_terminal, say
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.units import format_bytes
+from trainmaster.spec.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from trainmaster.service.volumes import Collected, Entry, Head, OpenVolume, VersionCheck
@@ -125,15 +125,6 @@ def verdict_lines(verdict: VersionCheck, deep: bool) -> list[str]:
         lines.append(f"{name}: and {len(verdict.damage) - _MOST_TOLD:,} more")
     advice = dict.fromkeys(one.advice for one in verdict.damage)
     return lines + [f"{name}: {one}" for one in advice]
-
-
-def counted(count: int, noun: str) -> str:
-    """Says how many there are.
-
-    >>> counted(1, "chunk"), counted(2000, "chunk")
-    ('1 chunk', '2,000 chunks')
-    """
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 class VolumeProgressBar:

@@ -12,6 +12,7 @@ from trainmaster.service import Note
 from trainmaster.service.driving.run_news import (
     LOST,
     AttemptEnded,
+    AttemptResumed,
     ExperimentMoved,
     Happening,
     MoreFailures,
@@ -19,7 +20,6 @@ from trainmaster.service.driving.run_news import (
     RunView,
     SetupBegun,
     TaskView,
-    WentOn,
 )
 from trainmaster.spec.states import FINISHED, EndReason, State
 
@@ -80,7 +80,7 @@ def told(each: Happening) -> Iterator[str]:
             yield f"{each.experiment}: preparing its environment (`setup`), if it is not there yet"
         case MoreFailures():
             yield f"further failures are not told: `trainmaster status {each.run}` shows them"
-        case WentOn():
+        case AttemptResumed():
             where = goes_on_text(each.from_step, each.came_to, each.has_checkpoint)
             yield f"{each.experiment}/{each.task}: {where}"
         case Note():

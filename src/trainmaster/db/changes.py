@@ -1,4 +1,4 @@
-"""What a control loop asks the store to write: plain data, many in one transaction."""
+"""What a control loop asks the database to write: plain data, many in one transaction."""
 
 from __future__ import annotations
 

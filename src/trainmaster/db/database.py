@@ -1,4 +1,4 @@
-"""The store: what a control loop reads when it starts, and the transactions it writes.
+"""`Database`: what a control loop reads when it starts, and the transactions it writes.
 
 It knows tables, leases and events, no business rules. Every write of a driver names its lease;
 a stale one changes nothing. A transition and its event are in the same transaction. While the

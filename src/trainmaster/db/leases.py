@@ -26,7 +26,7 @@ class Lease:
         run: id of the run.
         token: fencing token; larger than every token before it.
         owner: that holds it, see `this_process`.
-        turn: the run's as this driver knows it; the store advances it with each commit, so that
+        turn: the run's as this driver knows it; the database advances it with each commit, so that
             a commit that is repeated because its answer got lost is not written twice.
     """
 

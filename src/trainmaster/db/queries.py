@@ -1,4 +1,4 @@
-"""What people ask of the store: reading only, never more than a page of rows at once."""
+"""What people ask of the database: reading only, never more than a page of rows at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Transactions`: every read and write of the store, repeated while the database is away.
+"""`Transactions`: every read and write of the database, repeated while it is away.
 
 `GroupCommit`: the writes of many threads to SQLite, in few transactions.
 

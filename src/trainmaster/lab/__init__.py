@@ -3,7 +3,7 @@
 `up` starts a daemon (`daemon`) with moto's EC2 API (`hooks`), in which `Cloud` makes a `Host` of every
 instance: namespaces, an overlay on a shared read-only `Image` and `Runtime`, limits by control groups, sshd.
 Hosts are connected by a bridge in a namespace of its own (`Region`), where the `metadata` service is too;
-`Traffic` filters, delays and loses what they say to each other. `down` and `sweep` leave nothing behind.
+`Traffic` filters, delays and loses what they say to each other. `down` leaves nothing behind.
 
 Nothing but the command line's verb ``lab`` knows this package: everybody else meets the lab as a cloud.
 """

@@ -19,6 +19,7 @@ from typing import Any, Final
 from trainmaster.dataclass import dataclass
 from trainmaster.lab import access, requirements
 from trainmaster.lab.addresses import free_block, used_networks
+from trainmaster.lab.cleanup import daemons, remove_leftovers
 from trainmaster.lab.client import LabClient
 from trainmaster.lab.errors import LabError
 from trainmaster.lab.image import Image
@@ -27,7 +28,6 @@ from trainmaster.lab.place import LabPlace
 from trainmaster.lab.runtime import Runtime
 from trainmaster.lab.settings import MOST_HOSTS, MOST_ZONES, REGION, STOP_GRACE_S, ZONES, LabSettings
 from trainmaster.lab.shell import call
-from trainmaster.lab.sweeping import daemons, sweep
 from trainmaster.spec.errors import UsageError
 
 START_TIMEOUT_S: Final = 60.0
@@ -79,7 +79,7 @@ def up(place: LabPlace, options: LabOptions, progress: Callable[[str], None]) ->
     with _locked(place.lock):
         if found := LabClient.attach(place):
             return found, False
-        if left := sweep(place):
+        if left := remove_leftovers(place):
             progress(f"swept away what an earlier lab had left: {', '.join(left)}")
         image = Image.of_machine(options.suite, options.mirror, options.packages).ensure(
             place.cache, progress
@@ -111,7 +111,7 @@ def down(place: LabPlace) -> list[str]:
     with _locked(place.lock):
         ended = _end_daemon(place)
         found = ["the lab"] if ended else []
-        found += sweep(place)
+        found += remove_leftovers(place)
         place.lock.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             place.directory.rmdir()
@@ -201,14 +201,14 @@ def _start(place: LabPlace) -> LabClient:
         process.kill()
         process.wait()
         text = place.log.read_bytes()
-        sweep(place)
+        remove_leftovers(place)
         place.log.write_bytes(text)
         raise
     return client
 
 
 def _end_daemon(place: LabPlace) -> bool:
-    """Ask the daemon to end, and wait for it; `sweep` ends what does not listen."""
+    """Ask the daemon to end, and wait for it; `remove_leftovers` ends what does not listen."""
     found = daemons(place)
     for pid in found:
         with contextlib.suppress(ProcessLookupError):

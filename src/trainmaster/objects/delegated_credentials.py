@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from trainmaster.objects import az, gs
 from trainmaster.objects.amazon import DEFAULT_REGION, amazon_settings, profile_credentials
 from trainmaster.objects.narrowing import Grant, NarrowKeys, TooWideKeysError, narrow_amazon, narrow_azure
-from trainmaster.objects.registry import split_url
+from trainmaster.objects.plugins import split_url
 from trainmaster.spec.plain_json import parsed_json
 
 #: Set, nodes get keys that are good for all that ours are (`--lend-keys`).

@@ -22,7 +22,7 @@ from urllib.parse import urlencode
 from trainmaster.dataclass import dataclass
 from trainmaster.objects.amazon import amazon_settings
 from trainmaster.objects.errors import UnreachableStoreError
-from trainmaster.objects.registry import split_url
+from trainmaster.objects.plugins import split_url
 from trainmaster.spec.errors import TrainmasterError
 
 #: A role that may be assumed to make narrow keys of those of another role.

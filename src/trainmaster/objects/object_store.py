@@ -9,7 +9,7 @@ from trainmaster.objects.backend import ObjectDetail as ObjectDetail
 from trainmaster.objects.backend import ObjectInfo as ObjectInfo
 from trainmaster.objects.errors import ERRORS, ObjectStoreError, explained
 from trainmaster.objects.errors import ObjectChangedError as ObjectChangedError
-from trainmaster.objects.registry import backend_of, joined_url, quoted, split_url
+from trainmaster.objects.plugins import backend_of, joined_url, quoted, split_url
 from trainmaster.spec.errors import PublishError
 
 #: Most bytes of what is read whole, if the caller knows nothing better: documents, not data.

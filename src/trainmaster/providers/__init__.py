@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from trainmaster.providers.catalogue import RefusedRow as RefusedRow
     from trainmaster.providers.catalogue import StalePrices as StalePrices
     from trainmaster.providers.filters import OfferFilter as OfferFilter
-    from trainmaster.providers.finding import get_provider as get_provider
     from trainmaster.providers.loading import NAMED as NAMED
     from trainmaster.providers.loading import load_catalogue as load_catalogue
     from trainmaster.providers.offer import Offer as Offer
+    from trainmaster.providers.plugins import get_provider as get_provider
 
 __all__, __getattr__ = lazy_exports(__name__)

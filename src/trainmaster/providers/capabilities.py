@@ -235,7 +235,7 @@ def capabilities_of(provider: str) -> Capabilities:
 
 @functools.cache
 def _plug_ins() -> frozenset[str]:
-    from trainmaster.providers.finding import PROVIDERS  # a run on this machine needs none of that
+    from trainmaster.providers.plugins import PROVIDERS  # a run on this machine needs none of that
 
     return frozenset(PROVIDERS.plug_ins())
 
@@ -244,7 +244,7 @@ def _plug_ins() -> frozenset[str]:
 def _of_plug_in(provider: str) -> Capabilities:
     if provider not in _plug_ins():
         return _CLOUDS.get(provider, Capabilities())
-    from trainmaster.providers.finding import PROVIDERS
+    from trainmaster.providers.plugins import PROVIDERS
 
     try:
         found = PROVIDERS.stated(provider, "CAPABILITIES")

@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from trainmaster.dataclass import dataclass, field
-from trainmaster.providers.finding import PROVIDERS
 from trainmaster.providers.own_settings import shown_variable
+from trainmaster.providers.plugins import PROVIDERS
 from trainmaster.spec.errors import TrainmasterError, UsageError
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from trainmaster.dataclass import dataclass
 from trainmaster.providers.capabilities import OfferSource, capabilities_of
-from trainmaster.providers.finding import PROVIDERS
 from trainmaster.providers.own_settings import SettingsKind
+from trainmaster.providers.plugins import PROVIDERS
 from trainmaster.providers.sent_settings import (
     SentSettings,
     host_key_variable,

@@ -22,7 +22,7 @@ from trainmaster.db import Database
 from trainmaster.db.leases import is_alive
 from trainmaster.providers.base import Node, Provider, ProviderGoneError, ProviderPlace
 from trainmaster.providers.capabilities import get_transport
-from trainmaster.providers.finding import get_provider
+from trainmaster.providers.plugins import get_provider
 from trainmaster.service.open_home import OpenHome
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import State

@@ -20,7 +20,7 @@ from trainmaster.executors.local.executor import LocalExecutor
 from trainmaster.objects import ObjectStore
 from trainmaster.providers.capabilities import BUILT_IN, capabilities_of
 from trainmaster.providers.examining import Finding, cuda_of_image, examined, refused
-from trainmaster.providers.finding import PROVIDERS, get_provider
+from trainmaster.providers.plugins import PROVIDERS, get_provider
 from trainmaster.service.background import begun
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.service.service import Service

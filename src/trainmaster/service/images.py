@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.control.checks.preflight import require_baker
 from trainmaster.providers.base import BakedImage, Baker
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.providers.finding import PROVIDERS, get_provider
+from trainmaster.providers.plugins import PROVIDERS, get_provider
 from trainmaster.spec import Recipe, read_recipe
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
 from trainmaster.spec.experiment import Experiment

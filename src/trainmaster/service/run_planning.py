@@ -41,8 +41,8 @@ _LONG_S: Final = 4 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Sleepiness:
-    """What makes this machine fall asleep.
+class SuspendRisk:
+    """What makes this machine suspend itself.
 
     Attributes:
         has_battery: of its own; that of a mouse does not count.
@@ -57,7 +57,7 @@ class Sleepiness:
     is_kept_awake: bool = False
 
     @classmethod
-    def of_this_machine(cls, environ: Mapping[str, str], root: Path = Path("/")) -> Sleepiness:
+    def of_this_machine(cls, environ: Mapping[str, str], root: Path = Path("/")) -> SuspendRisk:
         """As its kernel and systemd show it.
 
         Args:
@@ -78,25 +78,25 @@ class Sleepiness:
 
     @property
     def may_sleep(self) -> bool:
-        """Whether it is to be expected that it falls asleep when it is left alone."""
+        """Whether it is to be expected that it suspends itself when it is left alone."""
         return not self.is_kept_awake and (self.has_battery or self.has_lid or self.has_desktop)
 
 
-def awake_note(time_s: float | None, sleepiness: Sleepiness, lease_s: float, now: datetime) -> str:
+def awake_note(time_s: float | None, risk: SuspendRisk, lease_s: float, now: datetime) -> str:
     """What to tell before machines are rented; empty if this machine will see the end of the run anyway.
 
     Args:
         time_s: that the run takes at most, most likely; None if unknown.
-        sleepiness: of this machine.
+        risk: of this machine.
         lease_s: after which abandoned machines end themselves.
         now: local time.
     """
     if time_s is None:
-        if not sleepiness.may_sleep:
+        if not risk.may_sleep:
             return ""
         long = "until the run is over"
     else:
-        if time_s < (_SHORT_S if sleepiness.may_sleep else _LONG_S):
+        if time_s < (_SHORT_S if risk.may_sleep else _LONG_S):
             return ""
         long = f"for up to {format_duration(time_s)} ({_until(now, time_s)})"
     return (
@@ -360,7 +360,7 @@ def check_services_and_sinks(service: Service, recipe: Recipe, environ: Mapping[
         UsageError: naming the key at fault.
     """
     if any(each.serve is not None for each in recipe.experiments.values()):
-        from trainmaster.service.endpoints.service_world import new_endpoints
+        from trainmaster.service.endpoints.service_surroundings import new_endpoints
 
         new_endpoints(service, recipe)
     if recipe.sinks is not None:
@@ -439,6 +439,6 @@ def awake_notes(offer: RentalOffer, environ: Mapping[str, str]) -> list[str]:
     from trainmaster.service.driving.run_clusters import node_lease_s
 
     expected = offer.quote.time_s if offer.quote is not None else None
-    sleepiness, now = Sleepiness.of_this_machine(environ), datetime.now().astimezone()
-    note = awake_note(expected.p95 if expected else None, sleepiness, node_lease_s(environ), now)
+    risk, now = SuspendRisk.of_this_machine(environ), datetime.now().astimezone()
+    note = awake_note(expected.p95 if expected else None, risk, node_lease_s(environ), now)
     return [note] if note else []

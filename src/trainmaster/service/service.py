@@ -1,4 +1,4 @@
-"""`Service`: everything a user can do, for the command line now, for REST and the web on top of it."""
+"""`Service`: everything that a user can do; the command line, REST and the pages stand on it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
     from trainmaster.advisor.papers.recommend import Wish
-    from trainmaster.service.driving.worlds import Session
+    from trainmaster.service.driving.session import Session
     from trainmaster.service.models.unpublished_models import SavedModel
     from trainmaster.service.quotes.history import History
     from trainmaster.service.quotes.home_load import HomeLoad

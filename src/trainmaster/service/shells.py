@@ -440,7 +440,7 @@ def _node(
 ) -> tuple[ProviderPlace, Node]:
     """The machine of a member, and what leads there: another driver may have the run meanwhile."""
     from trainmaster.cluster.record import ClusterRecord, ClusterState
-    from trainmaster.providers.finding import get_provider
+    from trainmaster.providers.plugins import get_provider
 
     files = service.files_of(run)
     records = [ClusterRecord.of_row(row) for row in service.database.clusters_of(run)]

@@ -1,4 +1,4 @@
-"""Durations, sizes and money as people write them. Units are in the names of what comes out."""
+"""Durations, sizes, money and counts as people write them. Units are in the names of what comes out."""
 
 from __future__ import annotations
 
@@ -187,6 +187,15 @@ def enough_dollars(usd: float) -> str:
     """
     step = 0.01 if usd >= 0.0995 or usd <= 0 else 10.0 ** (math.floor(math.log10(usd)) - 1)
     return dollars(math.ceil(round(usd / step, 6)) * step)
+
+
+def counted(count: int, noun: str) -> str:
+    """How many things there are, for people.
+
+    >>> counted(1, "chunk"), counted(2000, "chunk")
+    ('1 chunk', '2,000 chunks')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def format_bytes(count: float) -> str:

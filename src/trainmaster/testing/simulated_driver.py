@@ -17,8 +17,8 @@ from trainmaster.control.loop.controller import Controller
 from trainmaster.db import leases
 from trainmaster.db.leases import LEASE_S, Lease
 from trainmaster.executors.base import Capacity
+from trainmaster.service.driving.execution_backend import meter_of
 from trainmaster.service.driving.run_clusters import GIVING_BACK_S, RunClusters, _Renter
-from trainmaster.service.driving.worlds import meter_of
 from trainmaster.spec.errors import InterruptedByUser, LeaseLostError, StoreError, TrainmasterError
 from trainmaster.spec.facts import Approval
 from trainmaster.spec.states import EndReason, State

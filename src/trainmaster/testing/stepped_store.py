@@ -26,7 +26,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from trainmaster.objects import registry
+from trainmaster.objects import plugins
 from trainmaster.objects.backend import Backend, ObjectDetail
 from trainmaster.objects.errors import ObjectChangedError, UnreachableStoreError
 from trainmaster.objects.object_store import ObjectStore
@@ -188,17 +188,17 @@ class Stage:
         self._opened: Any = None
 
     def __enter__(self) -> Self:
-        self._opened = registry.factories.get("memory")
-        registry.factories["memory"] = lambda rest: _SteppedBackend(self, rest)
+        self._opened = plugins.factories.get("memory")
+        plugins.factories["memory"] = lambda rest: _SteppedBackend(self, rest)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._opened is None:
-            del registry.factories["memory"]
+            del plugins.factories["memory"]
         else:
-            registry.factories["memory"] = self._opened
+            plugins.factories["memory"] = self._opened
         for actor in self.actors:
             actor.kill()
 

@@ -22,8 +22,8 @@ from trainmaster.transport.base import (
     Target,
     UnreachableError,
 )
-from trainmaster.transport.conversation import PARTING_S, converse, join, wait_given_up
 from trainmaster.transport.forwarding import Forwarding, SocketStream
+from trainmaster.transport.remote_command import PARTING_S, join, run_command, wait_given_up
 
 _TIMEOUT_S: Final = 60.0
 _READ_BYTES: Final = 1 << 18
@@ -141,7 +141,9 @@ class ProcessConnection(Connection):
         async def work() -> Result:
             commands = _Commands(self.start)
             try:
-                return await converse(commands, talk, limit_s, limit_bytes, self.target.shown, lost=self.lost)
+                return await run_command(
+                    commands, talk, limit_s, limit_bytes, self.target.shown, lost=self.lost
+                )
             except RemoteTimeoutError:
                 await wait_given_up(self.end_patience_s)
                 raise
@@ -241,7 +243,7 @@ class ProcessConnection(Connection):
 
 
 class _Commands:
-    """What `converse` starts commands with."""
+    """What `run_command` starts commands with."""
 
     def __init__(self, start: Callable[[str], Awaitable[RemoteProcess]]) -> None:
         self._start = start

@@ -33,10 +33,10 @@ from trainmaster.transport.base import (
     Transport,
     UnreachableError,
 )
-from trainmaster.transport.conversation import converse, join
 from trainmaster.transport.host_keys import FILE_NAME, HostKeys
 from trainmaster.transport.local import LocalConnection
 from trainmaster.transport.pool import KEPT_S, IdleLogins
+from trainmaster.transport.remote_command import join, run_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -366,7 +366,7 @@ class SshConnection(Connection):
         """See `Connection`."""
         limit_s = self._ssh.settings.command_timeout_s if timeout_s is None else timeout_s
         lost = (OSError, load_asyncssh().Error)
-        return self._ssh.wait(converse(self.raw, talk, limit_s, limit_bytes, self.target.shown, lost=lost))
+        return self._ssh.wait(run_command(self.raw, talk, limit_s, limit_bytes, self.target.shown, lost=lost))
 
     @contextlib.contextmanager
     def forward(self, host: str, port: int, local_port: int = 0) -> Iterator[int]:

@@ -13,6 +13,7 @@ from trainmaster.api.rest.state import Reader, State
 from trainmaster.service import OfferFilter
 from trainmaster.service.offer_list import list_offers
 from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.units import counted
 from trainmaster.web.rendering import page
 
 #: A phone shows each as three lines.
@@ -30,7 +31,7 @@ def old(as_of: datetime.date, today: datetime.date) -> str:
     ('6 years old', '1 year old', '')
     """
     years = (today - as_of).days // 365
-    return f"{years} year{'' if years == 1 else 's'} old" if years else ""
+    return f"{counted(years, 'year')} old" if years else ""
 
 
 @router.get("/offers")

@@ -20,7 +20,7 @@ from trainmaster.providers.aws.errors import QuotaError
 from trainmaster.providers.aws.provider import AwsProvider
 from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, NodeState, ProviderPlace
 from trainmaster.providers.dead_man_switch import end_command, renewal_command
-from trainmaster.providers.finding import get_provider
+from trainmaster.providers.plugins import get_provider
 from trainmaster.testing.waits import until
 
 pytestmark = [

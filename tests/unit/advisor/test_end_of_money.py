@@ -21,7 +21,7 @@ from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.decide.budget import USUAL_LEASE_S, Publishing
 from trainmaster.control.decide.effects import Policy
 from trainmaster.control.loop.jobs import THREADS
-from trainmaster.service.driving.worlds import meter_of
+from trainmaster.service.driving.execution_backend import meter_of
 from trainmaster.service.quotes.quote_record import cap_words, run_end_s
 from trainmaster.spec import Recipe
 

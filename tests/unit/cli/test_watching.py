@@ -17,6 +17,7 @@ from trainmaster.cli.watching import (
 from trainmaster.service import Note
 from trainmaster.service.driving.run_watcher import (
     AttemptEnded,
+    AttemptResumed,
     ExperimentMoved,
     ExperimentView,
     MoreFailures,
@@ -24,7 +25,6 @@ from trainmaster.service.driving.run_watcher import (
     RunView,
     SetupBegun,
     TaskView,
-    WentOn,
 )
 from trainmaster.service.runs.highlights import Highlights, TaskLine
 from trainmaster.spec.states import EndReason, State
@@ -109,7 +109,7 @@ ENDED = AttemptEnded(
             ["train: DENIED: by ada: no"],
         ),
         (Note("waits", "train", 1), ["train/1: waits"]),
-        (WentOn("train", 0, 240, 251), [f"train/0: {goes_on_text(240, 251)}"]),
+        (AttemptResumed("train", 0, 240, 251), [f"train/0: {goes_on_text(240, 251)}"]),
         (MoreFailures("r"), ["further failures are not told: `trainmaster status r` shows them"]),
         (ENDED, ["bye", "train/0: attempt 1 USER_ERROR: exit code 3 (KeyError: 'lr'); trying again"]),
         (replace(ENDED, reason=EndReason.SUCCEEDED, message="", is_again=False), ["bye"]),

@@ -13,7 +13,7 @@ from trainmaster.cluster.bootstrap.runtime_package import closure
 from trainmaster.control.attempt import data_sources
 from trainmaster.control.attempt.data_sources import BUILT_IN, BUILT_IN_PREFIX, parts_of
 from trainmaster.control.checks.preflight import check_data_parts, why_bound_by_data
-from trainmaster.objects import registry
+from trainmaster.objects import plugins
 from trainmaster.service.on_cluster.hand_over import packages_for
 from trainmaster.spec import Recipe
 from trainmaster.spec.data_source import _KINDS
@@ -73,7 +73,7 @@ def recipe_of(source, **more):
 
 @pytest.fixture(autouse=True)
 def _a_plug_in_for_a_store(monkeypatch):
-    point = EntryPoint("swift", "swift_for_trainmaster:Backend", registry.GROUP)
+    point = EntryPoint("swift", "swift_for_trainmaster:Backend", plugins.GROUP)
     named = SimpleNamespace(name=point.name, dist=SimpleNamespace(name=PLUG_IN))
     monkeypatch.setattr(PluginRegistry, "plug_ins", lambda self: {"swift": named} if self.group else {})
 
@@ -106,7 +106,7 @@ def test_the_table_has_every_source_that_a_recipe_may_name():
     named = [source for source, _, _ in SOURCES]
     assert set(_KINDS) == {kind for source in named for kind in source if kind in _KINDS}
     schemes = {source["url"].partition("://")[0] for source in named if "url" in source}
-    assert schemes >= {*registry.BUILT_IN, *registry._SAME, "http", "https"}
+    assert schemes >= {*plugins.BUILT_IN, *plugins._SAME, "http", "https"}
     assert {f"{BUILT_IN_PREFIX}{name}" for name in BUILT_IN} <= {source.get("volume") for source in named}
     assert any("stage" in source for source in named)
 

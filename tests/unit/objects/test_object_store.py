@@ -10,7 +10,7 @@ from obstore.store import LocalStore
 from trainmaster.objects.errors import StoreTrouble, explained
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.objects.obstore_errors import store_error
-from trainmaster.objects.registry import split_url
+from trainmaster.objects.plugins import split_url
 from trainmaster.spec.errors import PublishError, UsageError
 from trainmaster.testing.object_store_contract import ObjectStoreContract
 from trainmaster.testing.stepped_store import Stage

@@ -7,7 +7,7 @@ import pytest
 
 from trainmaster.objects.delegated_credentials import store_host
 from trainmaster.objects.object_store import ObjectStore
-from trainmaster.objects.registry import split_url
+from trainmaster.objects.plugins import split_url
 from trainmaster.spec.errors import PublishError, UsageError
 
 

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from trainmaster.objects import registry
+from trainmaster.objects import plugins
 
 PAGE = Path(__file__).parents[3] / "docs/extend/object-store.md"
 CODE, TEST = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
@@ -21,7 +21,7 @@ TestSqlite = shown["TestSqlite"]
 
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch):
-    monkeypatch.setitem(registry.factories, "sqlite", store.SqliteBackend)
+    monkeypatch.setitem(plugins.factories, "sqlite", store.SqliteBackend)
 
 
 def test_it_is_as_short_as_is_promised():

@@ -351,7 +351,7 @@ def test_one_key_for_all_that_ask_at_once(tmp_path: Path) -> None:
 
 def test_boto3_is_loaded_when_something_is_sent() -> None:
     """Looking a provider up does not wait for it."""
-    modules = "trainmaster.providers.aws.provider, trainmaster.providers.finding"
+    modules = "trainmaster.providers.aws.provider, trainmaster.providers.plugins"
     code = f"import sys, {modules}; print('botocore' in sys.modules)"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "False"

@@ -11,7 +11,7 @@ import pytest
 
 from trainmaster.providers import capabilities
 from trainmaster.providers.capabilities import BUILT_IN, Capabilities, OfferSource, capabilities_of
-from trainmaster.providers.finding import PROVIDERS
+from trainmaster.providers.plugins import PROVIDERS
 from trainmaster.spec.log_normal import LogNormal
 
 CAPABILITIES = Capabilities(costs=False, spot=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainmaster.providers.base import ProviderPlace
-from trainmaster.providers.finding import PROVIDERS
+from trainmaster.providers.plugins import PROVIDERS
 from trainmaster.providers.team_login import collected, login_kind, team_place
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.transport.checked_connection import TEAM_VARIABLE

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.service.run_planning import Sleepiness, awake_note
+from trainmaster.service.run_planning import SuspendRisk, awake_note
 
 EVENING = datetime(2026, 11, 20, 19, 10)
-LAPTOP = Sleepiness(has_battery=True, has_lid=True)
-SERVER = Sleepiness()
+LAPTOP = SuspendRisk(has_battery=True, has_lid=True)
+SERVER = SuspendRisk()
 HOUR = 3600.0
 
 
@@ -25,12 +25,12 @@ HOUR = 3600.0
         (SERVER, 9 * HOUR, True),
         (SERVER, HOUR, False),
         (SERVER, None, False),
-        (Sleepiness(has_desktop=True), HOUR, True),
-        (Sleepiness(has_battery=True, is_kept_awake=True), HOUR, False),
+        (SuspendRisk(has_desktop=True), HOUR, True),
+        (SuspendRisk(has_battery=True, is_kept_awake=True), HOUR, False),
     ],
 )
 def test_who_may_sleep_before_the_run_is_over_is_told(
-    machine: Sleepiness, time_s: float | None, told: bool
+    machine: SuspendRisk, time_s: float | None, told: bool
 ) -> None:
     assert bool(awake_note(time_s, machine, 900.0, EVENING)) == told
 
@@ -47,25 +47,25 @@ def test_it_says_until_when_and_what_happens_otherwise() -> None:
 
 
 def test_a_laptop_is_known_by_its_battery_and_lid(tmp_path: Path) -> None:
-    assert Sleepiness.of_this_machine({}, tmp_path) == SERVER
+    assert SuspendRisk.of_this_machine({}, tmp_path) == SERVER
     candidate_offers = tmp_path / "sys/class/power_supply/hidpp_battery_0"
     candidate_offers.mkdir(parents=True)
     (candidate_offers / "type").write_text("Battery\n")
     (candidate_offers / "scope").write_text("Device\n")
-    assert not Sleepiness.of_this_machine({}, tmp_path).has_battery, "a mouse"
+    assert not SuspendRisk.of_this_machine({}, tmp_path).has_battery, "a mouse"
     candidate_offers = tmp_path / "sys/class/power_supply/BAT0"
     candidate_offers.mkdir()
     (candidate_offers / "type").write_text("Battery\n")
     lid = tmp_path / "proc/acpi/button/lid/LID0"
     lid.mkdir(parents=True)
     (lid / "state").write_text("state:      open\n")
-    assert Sleepiness.of_this_machine({}, tmp_path) == LAPTOP
+    assert SuspendRisk.of_this_machine({}, tmp_path) == LAPTOP
     target = tmp_path / "etc/systemd/system/sleep.target"
     target.parent.mkdir(parents=True)
     target.symlink_to("/dev/null")
-    assert not Sleepiness.of_this_machine({}, tmp_path).may_sleep
+    assert not SuspendRisk.of_this_machine({}, tmp_path).may_sleep
 
 
 def test_a_desktop_is_known_by_its_session(tmp_path: Path) -> None:
-    assert Sleepiness.of_this_machine({"XDG_SESSION_TYPE": "wayland"}, tmp_path).may_sleep
-    assert not Sleepiness.of_this_machine({"XDG_SESSION_TYPE": "tty"}, tmp_path).may_sleep
+    assert SuspendRisk.of_this_machine({"XDG_SESSION_TYPE": "wayland"}, tmp_path).may_sleep
+    assert not SuspendRisk.of_this_machine({"XDG_SESSION_TYPE": "tty"}, tmp_path).may_sleep

@@ -135,7 +135,7 @@ def two_places(tmp_path, monkeypatch):
         return SimpleNamespace(nodes=lambda _: [node])
 
     monkeypatch.setattr(ClusterRecord, "of_row", lambda row: row)
-    monkeypatch.setattr("trainmaster.providers.finding.get_provider", nodes_of)
+    monkeypatch.setattr("trainmaster.providers.plugins.get_provider", nodes_of)
     found.service = SimpleNamespace(
         files_of=lambda _: found.files,
         home_if_here=lambda _: found.files,

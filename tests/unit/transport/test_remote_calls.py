@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster.transport.base import Result
-from trainmaster.transport.conversation import _Output
+from trainmaster.transport.remote_command import _Output
 
 
 class Stream:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class PlaceCapacity:
     """What a place gives a sweep in time.
 
     Attributes:
@@ -47,7 +47,7 @@ class Spread:
     Attributes:
         nodes: machines in each place, those first that are filled first.
         time_s: until all tasks have ended. cost_usd: of all of them.
-        at_once: tasks that run at the same time. usd_per_hour: of all machines. end_usd: see `Room`.
+        at_once: tasks that run at the same time. usd_per_hour: of all machines. end_usd: see `PlaceCapacity`.
         misses: how many limits it exceeds.
     """
 
@@ -61,7 +61,7 @@ class Spread:
 
 
 def spread(
-    rooms: Sequence[Room],
+    capacities: Sequence[PlaceCapacity],
     tasks: int,
     most_nodes: int,
     objective: Objective,
@@ -77,7 +77,7 @@ def spread(
     the objective, the cheaper one is taken, then the faster one.
 
     Args:
-        rooms: of the places; at least one has room for a task, and each could have one below the cap.
+        capacities: of the places; at least one can run a task, and each could have one below the cap.
         tasks: of the sweep.
         most_nodes: that its tasks spread over, in all places together.
         objective: weighs time and cost.
@@ -87,15 +87,15 @@ def spread(
         end_s: for how long money of the budget is kept for the end, by tasks at once.
 
     >>> from trainmaster.spec.objective import Objective
-    >>> rooms = [Room("hosts", 2, 60.0, 0.0), Room("aws", 9, 30.0, 0.1)]
-    >>> spread(rooms, 6, 6, Objective(time=0, cost=1))
+    >>> capacities = [PlaceCapacity("hosts", 2, 60.0, 0.0), PlaceCapacity("aws", 9, 30.0, 0.1)]
+    >>> spread(capacities, 6, 6, Objective(time=0, cost=1))
     Spread(nodes={'hosts': 2}, time_s=180.0, cost_usd=0.0)
-    >>> spread(rooms, 6, 6, Objective(time=1, cost=0)).nodes
+    >>> spread(capacities, 6, 6, Objective(time=1, cost=0)).nodes
     {'aws': 6}
-    >>> spread(rooms, 6, 6, Objective(time=0, cost=1), deadline_s=100).nodes
+    >>> spread(capacities, 6, 6, Objective(time=0, cost=1), deadline_s=100).nodes
     {'hosts': 2, 'aws': 4}
     """
-    late = {room.place for room in rooms if not room.keeps}
+    late = {capacity.place for capacity in capacities if not capacity.keeps}
 
     def judged(each: Spread) -> Spread:
         needed_usd = each.cost_usd + max(each.usd_per_hour * end_s(each.at_once) / 3600, each.end_usd)
@@ -107,12 +107,14 @@ def spread(
         value = objective.time * each.time_s + objective.cost * each.cost_usd
         return each.misses, value, each.cost_usd, each.time_s
 
-    return min(map(judged, _choices(rooms, tasks, most_nodes, usd_per_hour)), key=badness)
+    return min(map(judged, _choices(capacities, tasks, most_nodes, usd_per_hour)), key=badness)
 
 
-def _choices(rooms: Sequence[Room], tasks: int, most_nodes: int, usd_per_hour: float) -> Iterator[Spread]:
-    cheapest = sorted(rooms, key=lambda each: (each.task_usd, each.wait_s + each.task_s))
-    fastest = sorted(rooms, key=lambda each: (each.wait_s + each.task_s, each.task_usd))
+def _choices(
+    capacities: Sequence[PlaceCapacity], tasks: int, most_nodes: int, usd_per_hour: float
+) -> Iterator[Spread]:
+    cheapest = sorted(capacities, key=lambda each: (each.task_usd, each.wait_s + each.task_s))
+    fastest = sorted(capacities, key=lambda each: (each.wait_s + each.task_s, each.task_usd))
     for ranked in (cheapest, fastest):
         for count in range(1, len(ranked) + 1):
             filled = _filled(ranked[:count], tasks, most_nodes, usd_per_hour)
@@ -120,10 +122,12 @@ def _choices(rooms: Sequence[Room], tasks: int, most_nodes: int, usd_per_hour: f
                 yield _played(ranked[:count], filled, tasks)
 
 
-def _filled(rooms: Sequence[Room], tasks: int, most_nodes: int, usd_per_hour: float) -> dict[str, int]:
+def _filled(
+    capacities: Sequence[PlaceCapacity], tasks: int, most_nodes: int, usd_per_hour: float
+) -> dict[str, int]:
     """Tasks at a time in each place: the first ones first."""
     found = dict[str, int]()
-    for each in rooms:
+    for each in capacities:
         found[each.place] = min(each.tasks, tasks - sum(found.values()), most_nodes // each.nodes)
         if each.usd_per_hour and math.isfinite(usd_per_hour):  # 3 x $0.10 is $0.30
             most = math.floor(max(usd_per_hour, 0.0) / each.usd_per_hour * (1 + 1e-9))
@@ -133,38 +137,42 @@ def _filled(rooms: Sequence[Room], tasks: int, most_nodes: int, usd_per_hour: fl
     return found
 
 
-def _played(rooms: Sequence[Room], filled: Mapping[str, int], tasks: int) -> Spread:
+def _played(capacities: Sequence[PlaceCapacity], filled: Mapping[str, int], tasks: int) -> Spread:
     """Each task begins where something is free first; what gets none is not asked for."""
     used, end_s, cost_usd = set[tuple[int, int]](), 0.0, 0.0
-    for number, slot, at_s in _placed(rooms, [filled[each.place] for each in rooms], tasks):
-        end_s, cost_usd = max(end_s, at_s), cost_usd + rooms[number].task_usd
+    for number, slot, at_s in _placed(capacities, [filled[each.place] for each in capacities], tasks):
+        end_s, cost_usd = max(end_s, at_s), cost_usd + capacities[number].task_usd
         used.add((number, slot))
-    counts = [sum(each == number for each, _ in used) * room.nodes for number, room in enumerate(rooms)]
-    nodes = {room.place: count for room, count in zip(rooms, counts, strict=True) if count}
-    usd_per_hour = sum(rooms[number].usd_per_hour for number, _ in used)
-    end_usd = sum(rooms[number].end_usd for number, _ in used)
+    counts = [
+        sum(each == number for each, _ in used) * capacity.nodes for number, capacity in enumerate(capacities)
+    ]
+    nodes = {capacity.place: count for capacity, count in zip(capacities, counts, strict=True) if count}
+    usd_per_hour = sum(capacities[number].usd_per_hour for number, _ in used)
+    end_usd = sum(capacities[number].end_usd for number, _ in used)
     return Spread(nodes, end_s, cost_usd, len(used), usd_per_hour, end_usd)
 
 
-def tasks_by_place(rooms: Sequence[Room], tasks: int, machines: Mapping[str, int]) -> dict[str, int]:
-    """How many tasks run in each place: one on each machine first, then as many as find room on them.
+def tasks_by_place(
+    capacities: Sequence[PlaceCapacity], tasks: int, machines: Mapping[str, int]
+) -> dict[str, int]:
+    """How many tasks run in each place: one on each machine first, then as many as they can run at once.
 
     No place has none: a task that begins there soon is why it was chosen.
 
     Args:
-        rooms: of the places.
+        capacities: of the places.
         tasks: of the sweep. Of fewer than places each counts as one, as its machines are taken.
         machines: gangs of them, by place.
 
-    >>> rooms = [Room("hosts", 2, 60.0, 0.0), Room("aws", 4, 30.0, 0.1, wait_s=20.0)]
-    >>> tasks_by_place(rooms, 6, {"hosts": 2, "aws": 2}), tasks_by_place(rooms, 2, {"hosts": 2, "aws": 2})
-    ({'hosts': 2, 'aws': 4}, {'hosts': 1, 'aws': 1})
-    >>> tasks_by_place(rooms, 1, {"hosts": 2, "aws": 2})
+    >>> capacities = [PlaceCapacity("hosts", 2, 60.0, 0.0), PlaceCapacity("aws", 4, 30.0, 0.1, wait_s=20.0)]
+    >>> [tasks_by_place(capacities, tasks, {"hosts": 2, "aws": 2}) for tasks in (6, 2)]
+    [{'hosts': 2, 'aws': 4}, {'hosts': 1, 'aws': 1}]
+    >>> tasks_by_place(capacities, 1, {"hosts": 2, "aws": 2})
     {'hosts': 1, 'aws': 1}
     """
-    found = dict.fromkeys((room.place for room in rooms), 0)
-    for number, _, _ in _placed(rooms, [each.tasks for each in rooms], tasks, machines):
-        found[rooms[number].place] += 1
+    found = dict.fromkeys((capacity.place for capacity in capacities), 0)
+    for number, _, _ in _placed(capacities, [each.tasks for each in capacities], tasks, machines):
+        found[capacities[number].place] += 1
     for place in [place for place, count in found.items() if not count]:
         most = max(found, key=lambda each: found[each])
         found[most] -= found[most] > 1
@@ -173,20 +181,23 @@ def tasks_by_place(rooms: Sequence[Room], tasks: int, machines: Mapping[str, int
 
 
 def _placed(
-    rooms: Sequence[Room], slots: Sequence[int], tasks: int, machines: Mapping[str, int] | None = None
+    capacities: Sequence[PlaceCapacity],
+    slots: Sequence[int],
+    tasks: int,
+    machines: Mapping[str, int] | None = None,
 ) -> Iterator[tuple[int, int, float]]:
-    """Of each task the number of its room, its slot there, and when it ends.
+    """Of each task the number of its place, its slot there, and when it ends.
 
-    Slots that are free at the same time are taken in the order of the rooms; a second one of the same
+    Slots that are free at the same time are taken in the order of the places; a second one of the same
     machine after the first one of each.
     """
     free = []
-    for number, (room, many) in enumerate(zip(rooms, slots, strict=True)):
-        alone = many if machines is None else max(machines[room.place], 1)
-        free += [(room.wait_s, slot // max(alone, 1), number, slot) for slot in range(many)]
+    for number, (capacity, many) in enumerate(zip(capacities, slots, strict=True)):
+        alone = many if machines is None else max(machines[capacity.place], 1)
+        free += [(capacity.wait_s, slot // max(alone, 1), number, slot) for slot in range(many)]
     heapq.heapify(free)
     for _ in range(tasks):
         at_s, shared, number, slot = heapq.heappop(free)
-        at_s += rooms[number].task_s
+        at_s += capacities[number].task_s
         yield number, slot, at_s
         heapq.heappush(free, (at_s, shared, number, slot))

@@ -1,1 +1,1 @@
-"""Tools for assistants (Model Context Protocol): what they do in `tools`, how they are reached in `door`."""
+"""Tools for assistants (Model Context Protocol): `tools`, and `sdk_server` in front of them."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
-from trainmaster.api.mcp.door import make_server, need_sdk
+from trainmaster.api.mcp.sdk_server import make_server, need_sdk
 from trainmaster.api.mcp.tool_context import ServerToolContext
 from trainmaster.api.remote.connection import RestConnection
 from trainmaster.dataclass import dataclass

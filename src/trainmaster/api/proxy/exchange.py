@@ -13,7 +13,7 @@ import h11
 from trainmaster.api.proxy.admissions import RequestRefusedError
 from trainmaster.api.proxy.headers import UpstreamTarget, header, to_browser
 from trainmaster.api.proxy.upstream import PIECE_BYTES, BrokenOffError, Upstream, http_of, next_event
-from trainmaster.transport.conversation import until_first
+from trainmaster.transport.remote_command import until_first
 
 #: A client may be silent for so long.
 IDLE_S: Final = 75.0

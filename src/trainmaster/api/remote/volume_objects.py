@@ -18,7 +18,7 @@ from urllib.parse import quote
 from trainmaster.api.remote.connection import RestConnection, ServerUnreachableError
 from trainmaster.api.remote.contexts import Contexts
 from trainmaster.api.remote.volumes import RemoteVolume, info_of
-from trainmaster.objects import registry
+from trainmaster.objects import plugins
 from trainmaster.objects.backend import Backend, ObjectDetail
 from trainmaster.objects.errors import RefusingStoreError, UnreachableStoreError
 from trainmaster.spec.errors import NotFoundError, TrainmasterError
@@ -64,7 +64,7 @@ def mount_served(
 def know_servers() -> None:
     """Have URLs of volumes of servers mean something in this process."""
     for scheme in ("http", "https"):
-        registry.factories[f"{_SCHEME}{scheme}"] = partial(ServedVolume, scheme)
+        plugins.factories[f"{_SCHEME}{scheme}"] = partial(ServedVolume, scheme)
 
 
 class ServedVolume(Backend):

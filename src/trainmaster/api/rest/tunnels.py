@@ -23,7 +23,7 @@ from trainmaster.api.rest.state import credential_of, known_by_token, state_of, 
 from trainmaster.service.runs.member_commands import MemberCommand, Terminal
 from trainmaster.service.runs.member_connections import PATIENCE_S
 from trainmaster.spec.errors import TrainmasterError
-from trainmaster.transport.conversation import until_first
+from trainmaster.transport.remote_command import until_first
 
 router = APIRouter()
 PIECE_BYTES: Final = 1 << 18

@@ -12,7 +12,7 @@ from trainmaster.control.task.job_context import RelayError, TaskContext
 from trainmaster.dataclass import dataclass, field
 from trainmaster.objects.delegated_credentials import DelegatedCredentials, store_environment, store_host
 from trainmaster.objects.narrowing import Grant
-from trainmaster.objects.registry import split_url
+from trainmaster.objects.plugins import split_url
 
 GB: Final = 1e9
 

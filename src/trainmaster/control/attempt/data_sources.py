@@ -21,7 +21,7 @@ from trainmaster.objects import ObjectStore
 from trainmaster.objects.errors import (
     trouble_of,
 )
-from trainmaster.objects.registry import package_of
+from trainmaster.objects.plugins import package_of
 from trainmaster.spec.errors import (
     MissingPartError,
     NotFoundError,

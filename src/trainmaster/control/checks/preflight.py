@@ -135,7 +135,7 @@ def _check_places(recipe: Recipe) -> None:
         with _named(recipe, *key):
             for place in places:
                 if not capabilities_of(place).is_here:
-                    from trainmaster.providers.finding import PROVIDERS
+                    from trainmaster.providers.plugins import PROVIDERS
 
                     PROVIDERS.check(place)
     named = named_places(recipe)

@@ -1,4 +1,4 @@
-"""From the store's rows and the recipe to what a controller works on."""
+"""From the database's rows and the recipe to what a controller works on."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def run_state_from_rows(
     live_task_rows: Iterable[Mapping[Any, Any]],
     ended_task_rows: Iterable[Mapping[Any, Any]] = (),
 ) -> RunState:
-    """The board that rows of the store describe; pure.
+    """The board that rows of the database describe; pure.
 
     Args:
         shapes: every experiment, in topological order.

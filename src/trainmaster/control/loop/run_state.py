@@ -1,7 +1,7 @@
 """What a control loop holds in memory of its run: only what is not over yet.
 
-A `RunState` is made from the store's rows and changed only by `apply`, with the very changes that
-the store commits; so the two never disagree. Finished tasks are counted, not kept.
+A `RunState` is made from the database's rows and changed only by `apply`, with the very changes that
+the database commits; so the two never disagree. Finished tasks are counted, not kept.
 """
 
 from __future__ import annotations
@@ -299,9 +299,9 @@ def tally(
     }
 
 
-#: What of a Task the store has.
+#: What of a Task the database has.
 RECORDED = tuple(name for name in Task.__slots__ if name != "doing")
-# Columns of the store that a Task mirrors; the others are written and forgotten.
+# Columns of the database that a Task mirrors; the others are written and forgotten.
 _MIRRORED = frozenset(RECORDED) - {"experiment", "number", "state", "attempt", "message"}
 
 

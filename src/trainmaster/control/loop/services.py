@@ -58,8 +58,8 @@ class ServedModel:
     uri: str
 
 
-class ServiceWorld(Protocol):
-    """What services need of their surroundings; see `trainmaster.service.endpoints.service_world`."""
+class ServiceSurroundings(Protocol):
+    """What services need of their surroundings; see `trainmaster.service.endpoints.service_surroundings`."""
 
     def load(self, experiment: str) -> Load:
         """What proxies tell."""
@@ -88,7 +88,7 @@ class Services:
         serves: those of its experiments that are services.
         members: name of the member of each service's tasks that listens.
         states: as recorded.
-        world: what surrounds them.
+        surroundings: what surrounds them.
         checks: of their health.
 
     Attributes:
@@ -101,11 +101,11 @@ class Services:
         serves: Mapping[str, Serve],
         members: Mapping[str, str],
         states: Mapping[str, ServiceState],
-        world: ServiceWorld,
+        surroundings: ServiceSurroundings,
         checks: HealthChecks,
     ) -> None:
         self._run, self._serves, self._members, self._states = run, serves, members, states
-        self._world, self._checks = world, checks
+        self._surroundings, self._checks = surroundings, checks
         self._models = {
             (name, number): (each.version, each.model_uri)
             for name, state in states.items()
@@ -130,7 +130,7 @@ class Services:
             return []
         if now - self._loaded_at >= LOADS_S:
             self._loaded_at = now
-            self._loads = {each.name: self._world.load(each.name) for each in serving}
+            self._loads = {each.name: self._surroundings.load(each.name) for each in serving}
         asks = now - self._asked_at >= MODEL_S
         if asks:
             self._asked_at = now
@@ -159,7 +159,7 @@ class Services:
         state, serve = self._states[name], self._serves[name]
         if state.version is not None and not serve.follows_alias:
             return []
-        found = self._world.model(name)
+        found = self._surroundings.model(name)
         if isinstance(found, str):
             if self._untold.get(name) == found:
                 return []
@@ -190,7 +190,9 @@ class Services:
         decision = decide_service(serve, state, seen, wanted, experiment.created, now)
         if serve.scale is not None:
             staying = sum(each not in seen or seen[each].stops_in_s is None for each in state.replicas)
-            self._world.need(name, max(staying, min(wanted, 1)))  # one that failed begins again in a moment
+            self._surroundings.need(
+                name, max(staying, min(wanted, 1))
+            )  # one that failed begins again in a moment
         for number, replica in state.replicas.items():
             self._models[name, number] = (replica.version, replica.model_uri)
         self.ends |= {(name, number): how for number, how in decision.ends.items()}
@@ -224,7 +226,7 @@ class Services:
         attempt = attempt_id(self._run, name, task.number, task.attempt)
         gang = gangs.get(attempt)
         port = self._port(replica, task, gang, member)
-        node = None if port is None else self._world.node(attempt, member)
+        node = None if port is None else self._surroundings.node(attempt, member)
         if gang is None or gang.phase is not Phase.RUNNING or port is None or task.state is not State.RUNNING:
             return ReplicaSeen(task.attempt, in_flight=in_flight, node=node, port=port)
         heard = self._heard(replica, task, attempt, member, port)
@@ -237,7 +239,7 @@ class Services:
             in_flight=in_flight,
             node=node,
             port=port,
-            stops_in_s=self._world.stops_in_s(attempt),
+            stops_in_s=self._surroundings.stops_in_s(attempt),
         )
 
     def _port(self, replica: Replica, task: Task, gang: GangStatus | None, member: str) -> int | None:
@@ -253,7 +255,7 @@ class Services:
         was_ready = replica.attempt == task.attempt and replica.state is not ReplicaState.STARTING
         return self._checks.ask(
             attempt,
-            lambda: self._world.reach(attempt, member, port),
+            lambda: self._surroundings.reach(attempt, member, port),
             self._serves[task.experiment].health,
             was_healthy=was_ready,
         )

@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.providers.finding import get_provider
+from trainmaster.providers.plugins import get_provider
 from trainmaster.spec.errors import TrainmasterError, UsageError
 
 if TYPE_CHECKING:

@@ -23,7 +23,13 @@ from trainmaster.db import Database, Lease, queries
 from trainmaster.db.run_facts import facts_of, put_fact
 from trainmaster.executors.supervisor.processes import forbid_core_dumps
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.service.driving.worlds import HandOver, Session, World, world_here, world_of_machines
+from trainmaster.service.driving.execution_backend import (
+    ExecutionBackend,
+    HandOver,
+    local_backend,
+    rented_backend,
+)
+from trainmaster.service.driving.session import Session
 from trainmaster.service.quotes.history import histories, make_recorder
 from trainmaster.service.quotes.home_load import HomeLoad
 from trainmaster.service.quotes.quote_record import record_truth
@@ -52,7 +58,8 @@ _ASKED_AGAIN_S: Final = 900.0
 OnStart = Callable[[Controller], None]
 #: Not imported here: what finds another place imports most of what a home does, and that drives runs.
 Move = Callable[
-    ["OpenHome", Session, World, Controller, Mapping[str, str], str, Callable[[str], None]], Session | None
+    ["OpenHome", Session, ExecutionBackend, Controller, Mapping[str, str], str, Callable[[str], None]],
+    Session | None,
 ]
 
 
@@ -124,17 +131,19 @@ class Driving:
             if files is not None:
                 files.begin()
             if capabilities_of(session.recipe.provider).is_here:
-                made: AbstractContextManager[World] = nullcontext(world_here(opened, session, self.environ))
+                made: AbstractContextManager[ExecutionBackend] = nullcontext(
+                    local_backend(opened, session, self.environ)
+                )
             else:
                 was_asked = asked_at > -math.inf
                 given = (opened, session, self.environ, self._tell, files, hand_over)
-                made = world_of_machines(*given, was_asked)
-            with made as world:
+                made = rented_backend(*given, was_asked)
+            with made as backend:
 
                 def gives_up() -> str:
                     """Why other places are to be asked now."""
                     is_time = boot_s() - asked_at > _ASKED_AGAIN_S
-                    return world.nodes.elsewhere if world.nodes is not None and is_time else ""
+                    return backend.nodes.elsewhere if backend.nodes is not None and is_time else ""
 
                 def is_due() -> bool:
                     return hand_over is not None and hand_over.is_due()
@@ -143,13 +152,13 @@ class Driving:
                     return is_due() or bool(gives_up())
 
                 may_leave = hand_over is not None or session.recipe.places_left
-                self._drive(world, started, files, leaves if may_leave else None)
+                self._drive(backend, started, files, leaves if may_leave else None)
                 controller = controllers[-1]
                 is_left = controller.run_state.state is not State.DONE
                 if is_left and not is_due():
                     going = session
                     if self.move is not None and (why := gives_up()):
-                        there = self.move(opened, session, world, controller, self.environ, why, self._tell)
+                        there = self.move(opened, session, backend, controller, self.environ, why, self._tell)
                         going, asked_at = (session, boot_s()) if there is None else (there, -math.inf)
                     if controller.interrupts:  # the next one would not know
                         is_left = False
@@ -195,7 +204,7 @@ class Driving:
 
     def _drive(
         self,
-        world: World,
+        backend: ExecutionBackend,
         on_start: OnStart,
         files: Replication | None,
         leaves: Callable[[], bool] | None,
@@ -203,7 +212,7 @@ class Driving:
         opened, session = self.opened, self.session
         database, recipe, run = opened.database, session.recipe, session.run
         home, row = opened.home_of(run), database.run_row(run)
-        world.executor.open(run, world.capacity, world.base, session.lease.token)
+        backend.executor.open(run, backend.capacity, backend.base, session.lease.token)
         snapshot = opened.replicas.code(row)
 
         def find_models(experiment: str, best: str | None) -> list[tuple[int, str]]:
@@ -215,46 +224,46 @@ class Driving:
         actions = AttemptActions(
             home=home,
             run=run,
-            recipe=world.recipe,
+            recipe=backend.recipe,
             secrets=session.secrets,
             find_models=find_models,
-            slots=world.slots,
-            site=world.site,
+            slots=backend.slots,
+            site=backend.site,
             owner=owner_of(row, home),
             is_foreign=row["team"] is not None,
             facts=facts,
         )
-        actions.jobs.published = world.meter.publishing.learn
-        run_state = load_run_state(database, run, recipe, world.slots)
+        actions.jobs.published = backend.meter.publishing.learn
+        run_state = load_run_state(database, run, recipe, backend.slots)
         services = None
         if any(each.serve is not None for each in recipe.experiments.values()):
-            from trainmaster.service.endpoints.service_world import services_of
+            from trainmaster.service.endpoints.service_surroundings import services_of
 
-            services = services_of(opened.of_team(row["team"]), run, recipe, world.nodes)
+            services = services_of(opened.of_team(row["team"]), run, recipe, backend.nodes)
             actions.served = services.model_of
         controller = Controller(
             database=database if files is None else files.records(database, run_state),
             lease=session.lease,
             run_state=run_state,
             actions=actions,
-            executor=world.executor,
-            policies=world.policies,
+            executor=backend.executor,
+            policies=backend.policies,
             recorder=make_recorder(
                 database,
                 home,
                 run,
                 recipe,
                 snapshot,
-                world.machine,
-                world.policies,
-                where=world.where,
+                backend.machine,
+                backend.policies,
+                where=backend.where,
                 facts=facts,
             ),
             watcher=self.watcher,
-            meter=world.meter,
-            allowance=world.allowance,
-            forecaster=self._forecaster(snapshot, world, facts, run_state),
-            machines=world.machines,
+            meter=backend.meter,
+            allowance=backend.allowance,
+            forecaster=self._forecaster(snapshot, backend, facts, run_state),
+            machines=backend.machines,
             saving=SavingMoney(recipe.budget.saving_usd if recipe.budget else None),
             silence=StoreSilence(home.store_url),
             judge=lambda experiment, gate: database.verdict(run, experiment, gate),
@@ -272,19 +281,21 @@ class Driving:
             if services is not None:
                 services.close()
             if controller.is_over:
-                world.finish(controller)
+                backend.finish(controller)
                 data = home.data_directory(run)
                 if data.is_dir():
                     from trainmaster.control.attempt.data_sources import withdraw_volumes
 
                     withdraw_volumes(data)
 
-    def _forecaster(self, snapshot: Path, world: World, facts: RunFacts, run_state: RunState) -> Forecaster:
+    def _forecaster(
+        self, snapshot: Path, backend: ExecutionBackend, facts: RunFacts, run_state: RunState
+    ) -> Forecaster:
         """Looks after the quote; after slow machines and sizes of gangs where the recipe asks for that."""
         from trainmaster.service.quotes.adapter import Adapter
 
         session = self.session
-        tracker = self._tracker(snapshot, world)
+        tracker = self._tracker(snapshot, backend)
         earlier = queries.notes_about(self.opened.database, session.run, [ADAPTED])
         told = [(row["experiment"], row["message"]) for row in earlier]
         resizer = None
@@ -295,17 +306,17 @@ class Driving:
                 tracker,
                 session.run,
                 session.recipe,
-                world.executor,
-                world.nodes,
-                world.costs,
+                backend.executor,
+                backend.nodes,
+                backend.costs,
                 facts,
-                self._most_usd_per_hour(world),
+                self._most_usd_per_hour(backend),
                 told,
             )
             resizer.begin(run_state)
-        return Adapter(tracker, session.run, session.recipe, world.nodes, world.costs, resizer, told)
+        return Adapter(tracker, session.run, session.recipe, backend.nodes, backend.costs, resizer, told)
 
-    def _tracker(self, snapshot: Path, world: World) -> QuoteTracker:
+    def _tracker(self, snapshot: Path, backend: ExecutionBackend) -> QuoteTracker:
         opened, session = self.opened, self.session
         row, now = opened.database.run_row(session.run), HomeLoad.now()  # what it runs adds to that itself
         load = now.of(named_places(session.recipe))
@@ -337,24 +348,24 @@ class Driving:
                 opened.database, opened.home, session.recipe, snapshot, row["team"], load
             ),
             elapsed=lambda now: row["earlier_s"] + max(now - began, 0.0),
-            slots=world.slots,
-            costs=world.costs,
+            slots=backend.slots,
+            costs=backend.costs,
             score=score,
             beside=beside,
-            promised=_nothing if world.allowance is None else world.allowance.hurry,
-            where=world.where,
+            promised=_nothing if backend.allowance is None else backend.allowance.hurry,
+            where=backend.where,
             load=now.load,
-            others_s=others_s if world.costs is None else None,
+            others_s=others_s if backend.costs is None else None,
             told_before={each["message"] for each in queries.last_notes(opened.database, session.run, 1_000)},
         )
 
-    def _most_usd_per_hour(self, world: World) -> float:
+    def _most_usd_per_hour(self, backend: ExecutionBackend) -> float:
         """What its machines may cost at a time. A team's limit was shared out when its runs were admitted."""
         opened, session = self.opened, self.session
         limits = Budgets(opened.database.read, opened.database.clock_s())
         team = opened.database.run_row(session.run)["team"] or OWNER
-        if world.nodes is not None and limits[team].usd_per_hour is not None:
-            return sum(record.plan.usd_per_hour for record in world.nodes.records())
+        if backend.nodes is not None and limits[team].usd_per_hour is not None:
+            return sum(record.plan.usd_per_hour for record in backend.nodes.records())
         return (session.recipe.budget and session.recipe.budget.usd_per_hour) or math.inf
 
     def _record_truth(self) -> None:

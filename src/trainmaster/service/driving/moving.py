@@ -23,7 +23,8 @@ from trainmaster.spec.redaction import redacted
 
 if TYPE_CHECKING:
     from trainmaster.control.loop.controller import Controller
-    from trainmaster.service.driving.worlds import Session, World
+    from trainmaster.service.driving.execution_backend import ExecutionBackend
+    from trainmaster.service.driving.session import Session
     from trainmaster.service.open_home import OpenHome
     from trainmaster.spec import Recipe
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 def moved(
     opened: OpenHome,
     session: Session,
-    world: World,
+    backend: ExecutionBackend,
     controller: Controller,
     environ: Mapping[str, str],
     why: str,
@@ -44,7 +45,7 @@ def moved(
     Args:
         opened: the home.
         session: of the run, whose lease is held.
-        world: where it is; none of its machines works.
+        backend: where it is; none of its machines works.
         controller: that has let go of it.
         environ: of the caller: settings and credentials.
         why: there are no machines.
@@ -72,7 +73,7 @@ def moved(
             costs = capabilities_of(recipe.provider).costs
             plans = () if capabilities_of(recipe.provider).is_here else plans_of(home, recipe, environ)
             database.renew(session.lease, database.clock_s())  # else they are another driver's
-            world.finish(controller)
+            backend.finish(controller)
             records = {each["id"]: ClusterRecord.of_row(each) for each in database.clusters_of(session.run)}
             if any(record.live for record in records.values()):
                 tell(f"{before} has not taken all machines back yet; it is tried again")

@@ -26,7 +26,7 @@ from trainmaster.db import queries
 from trainmaster.db.leases import is_alive
 from trainmaster.providers.base import BringsSelfDeletion, Provider, ProviderPlace, root_on_nodes
 from trainmaster.providers.capabilities import capabilities_of, get_transport
-from trainmaster.providers.finding import get_provider
+from trainmaster.providers.plugins import get_provider
 from trainmaster.service.renting.kept_clusters import KeptCluster
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.private_files import write_private

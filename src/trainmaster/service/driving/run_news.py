@@ -66,7 +66,7 @@ class MoreFailures:
 
 
 @dataclass(frozen=True, slots=True)
-class WentOn:
+class AttemptResumed:
     """An attempt goes on from a step, as it says itself; the one before had come to ``came_to``.
 
     Without ``has_checkpoint`` there was none to go on from: it begins again.
@@ -80,7 +80,7 @@ class WentOn:
 
 
 #: What is worth telling.
-Happening = SetupBegun | ExperimentMoved | AttemptEnded | MoreFailures | WentOn | Note
+Happening = SetupBegun | ExperimentMoved | AttemptEnded | MoreFailures | AttemptResumed | Note
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from trainmaster.service.driving.run_news import (
     MAX_SHOWN_TASKS,
     MAX_TOLD_FAILURES,
     AttemptEnded,
+    AttemptResumed,
     ExperimentMoved,
     ExperimentView,
     Happening,
@@ -32,7 +33,6 @@ from trainmaster.service.driving.run_news import (
     RunView,
     SetupBegun,
     TaskView,
-    WentOn,
 )
 from trainmaster.spec.errors import StoreError
 from trainmaster.spec.states import EndReason, State
@@ -40,7 +40,7 @@ from trainmaster.spec.units import format_bytes
 
 if TYPE_CHECKING:
     from trainmaster.control.measure.progress import TaskProgress
-    from trainmaster.service.driving.worlds import Session
+    from trainmaster.service.driving.session import Session
     from trainmaster.service.service import Service
 
 #: What shows a run has things to tell that wait for a while.
@@ -138,12 +138,12 @@ class RunWatcher:
         output = tuple(self._echo.lines(*key, final=True))
         yield AttemptEnded(*key, closes.reason, closes.message, output, change.opens, lost)
 
-    def _went_on(self, progress: Mapping[tuple[str, int], TaskProgress]) -> Iterator[WentOn]:
+    def _went_on(self, progress: Mapping[tuple[str, int], TaskProgress]) -> Iterator[AttemptResumed]:
         if self._echo.enabled:
             for key, found in progress.items():
                 if found.from_step is not None and found.directory not in self._gone_on:
                     self._gone_on.add(found.directory)
-                    yield WentOn(*key, found.from_step, found.came_to, found.has_checkpoint)
+                    yield AttemptResumed(*key, found.from_step, found.came_to, found.has_checkpoint)
 
 
 def run_view(

@@ -19,7 +19,7 @@ from trainmaster.db.endpoint_changes import registering
 from trainmaster.db.run_rows import move_run
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.driving import Driving
-from trainmaster.service.driving.worlds import Session
+from trainmaster.service.driving.session import Session
 from trainmaster.service.quotes.quote_record import most_usd, quote_summary
 from trainmaster.service.runs.run_names import claim_name
 from trainmaster.service.runs.stored_recipe import stored_recipe
@@ -69,7 +69,7 @@ def accept(
 
         labels = first_labels(recipe.labels, opened.secrets_of(recipe, environ))
     if any(each.serve is not None for each in recipe.experiments.values()):
-        from trainmaster.service.endpoints.service_world import new_endpoints
+        from trainmaster.service.endpoints.service_surroundings import new_endpoints
 
         endpoints = new_endpoints(opened, recipe)
     if recipe.sinks is not None:

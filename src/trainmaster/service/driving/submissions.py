@@ -31,7 +31,7 @@ from trainmaster.spec.private_files import make_private
 from trainmaster.spec.recipe_source import own_configuration
 
 if TYPE_CHECKING:
-    from trainmaster.service.driving.worlds import Session
+    from trainmaster.service.driving.session import Session
     from trainmaster.service.service import Service
     from trainmaster.service.users.access import Access
     from trainmaster.spec import Experiment

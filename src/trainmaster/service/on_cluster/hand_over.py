@@ -29,7 +29,7 @@ from trainmaster.cluster.renting.plan import ClusterPlan
 from trainmaster.control.attempt.data_sources import parts_of
 from trainmaster.control.checks.preflight import why_bound_by_data
 from trainmaster.db import Lease, Note, run_transfer
-from trainmaster.objects.registry import package_of
+from trainmaster.objects.plugins import package_of
 from trainmaster.providers.base import ProviderPlace
 from trainmaster.providers.capabilities import OfferSource, capabilities_of, get_transport
 from trainmaster.providers.sent_settings import driver_login, remove_login
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
     from trainmaster.control.loop.controller import Watcher
     from trainmaster.service.driving.driving import OnStart
-    from trainmaster.service.driving.worlds import Session
+    from trainmaster.service.driving.session import Session
     from trainmaster.service.service import Service
 
 #: A machine that is busy with the run may take minutes; meanwhile the run is driven here.
@@ -287,7 +287,7 @@ class _Ready(NamedTuple):
 
 
 class HandingOver:
-    """See `trainmaster.service.driving.worlds.HandOver`.
+    """See `trainmaster.service.driving.execution_backend.HandOver`.
 
     Args:
         service: of the home.

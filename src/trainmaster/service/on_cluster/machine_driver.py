@@ -29,7 +29,7 @@ from trainmaster.cluster.record import ClusterState, readable
 from trainmaster.db import Lease, Note, run_transfer
 from trainmaster.providers.base import Provider, ProviderPlace
 from trainmaster.providers.examining import examined
-from trainmaster.providers.finding import get_provider
+from trainmaster.providers.plugins import get_provider
 from trainmaster.providers.sent_settings import DRIVES_VARIABLE, in_memory
 from trainmaster.service.clusters import end_clusters
 from trainmaster.service.driving.encryption import KEY_FILE_VARIABLE, SealingKey

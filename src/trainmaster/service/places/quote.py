@@ -10,7 +10,7 @@ from typing import Any, Final
 from trainmaster.advisor.market.hourly_cost import ancestors, most_at_once
 from trainmaster.advisor.quote.interval import Interval
 from trainmaster.advisor.quote.quote import ExperimentQuote, PlaceRow, Quote
-from trainmaster.advisor.quote.spreading import Room, tasks_by_place
+from trainmaster.advisor.quote.spreading import PlaceCapacity, tasks_by_place
 from trainmaster.advisor.quote.unknown_time import UnknownTime
 from trainmaster.cluster.renting.plan import ClusterPlan
 from trainmaster.dataclass import dataclass
@@ -152,15 +152,15 @@ def _counts(recipe: Recipe, name: str, parts: Sequence[_QuotedPart]) -> dict[str
     if len(own) == 1:
         return {own[0].place: tasks}
     is_known = all(name in part.quote.experiments and not part.quote.is_unknown for part in own)
-    rooms = [_room(part, name, tasks) if is_known else _equal(part, name) for part in own]
+    capacities = [_capacity(part, name, tasks) if is_known else _equal(part, name) for part in own]
     gangs = {
-        part.place: max(part.shares[name].machines // room.nodes, 1)
-        for part, room in zip(own, rooms, strict=True)
+        part.place: max(part.shares[name].machines // capacity.nodes, 1)
+        for part, capacity in zip(own, capacities, strict=True)
     }
-    return tasks_by_place(rooms, tasks, gangs)
+    return tasks_by_place(capacities, tasks, gangs)
 
 
-def _room(part: _QuotedPart, name: str, tasks: int) -> Room:
+def _capacity(part: _QuotedPart, name: str, tasks: int) -> PlaceCapacity:
     one = part.quote.experiments[name]
     if one.time_s is None:
         return _equal(part, name)
@@ -169,14 +169,14 @@ def _room(part: _QuotedPart, name: str, tasks: int) -> Room:
     before_s = sum(phases.get(each, 0.0) for each in _BEFORE)
     task_s = (one.time_s.p50 - before_s - phases.get(_AFTER, 0.0)) / math.ceil(tasks / at_once)
     nodes = max(part.shares[name].machines // at_once, 1)
-    return Room(part.place, at_once, max(task_s, 1e-3), 0.0, (part.wait_s or 0.0) + before_s, nodes)
+    return PlaceCapacity(part.place, at_once, max(task_s, 1e-3), 0.0, (part.wait_s or 0.0) + before_s, nodes)
 
 
-def _equal(part: _QuotedPart, name: str) -> Room:
+def _equal(part: _QuotedPart, name: str) -> PlaceCapacity:
     """Where nothing is known, each machine is as good as any other."""
     shaped = part.recipe.experiments[name].distributed
     workers = shaped.workers if shaped is not None and isinstance(shaped.workers, int) else 1
-    return Room(part.place, max(part.shares[name].machines // workers, 1), 1.0, 0.0, 0.0, workers)
+    return PlaceCapacity(part.place, max(part.shares[name].machines // workers, 1), 1.0, 0.0, 0.0, workers)
 
 
 def _row(part: _QuotedPart) -> PlaceRow:

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.advisor.quote.quote import Quote
-from trainmaster.advisor.quote.spreading import Room, Spread, spread
+from trainmaster.advisor.quote.spreading import PlaceCapacity, Spread, spread
 from trainmaster.dataclass import dataclass
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.quotes.quote_record import run_end_s
@@ -79,20 +79,20 @@ def best_spread(
             these = {place: found for place, found in all_made.items() if found is not None}
         else:
             these = made
-        all_rooms = [
-            _room(place, one, name, parts[place], waits_s[place], keeps)
+        all_capacities = [
+            _capacity(place, one, name, parts[place], waits_s[place], keeps)
             for place, (one, keeps) in these.items()
         ]
-        rooms = [
-            room
-            for room in all_rooms
-            if room is not None
-            and room.tasks > 0
-            and room.nodes <= most_nodes
-            and room.usd_per_hour <= limits["usd_per_hour"] * (1 + 1e-9)
+        capacities = [
+            capacity
+            for capacity in all_capacities
+            if capacity is not None
+            and capacity.tasks > 0
+            and capacity.nodes <= most_nodes
+            and capacity.usd_per_hour <= limits["usd_per_hour"] * (1 + 1e-9)
         ]
-        if rooms:
-            best = spread(rooms, tasks, most_nodes, recipe.objective, **limits)
+        if capacities:
+            best = spread(capacities, tasks, most_nodes, recipe.objective, **limits)
             choices.append((best, size, {place: _pick(these[place][0], name, place) for place in best.nodes}))
     if not choices:
         return None
@@ -128,7 +128,9 @@ def _quoted(part: Recipe, quote: Callable[[Recipe], Quote | None]) -> tuple[Quot
     return None
 
 
-def _room(place: str, quoted: Quote, name: str, part: Recipe, wait_s: float, keeps: bool) -> Room | None:
+def _capacity(
+    place: str, quoted: Quote, name: str, part: Recipe, wait_s: float, keeps: bool
+) -> PlaceCapacity | None:
     """Of a quote of all tasks in one place, where they run in rounds."""
     one, each = quoted.experiments[name], part.experiments[name]
     if one.time_s is None or one.cost_usd is None:
@@ -139,7 +141,9 @@ def _room(place: str, quoted: Quote, name: str, part: Recipe, wait_s: float, kee
     task_s = one.time_s.p50 / math.ceil(tasks / at_once) / on_node
     usd, usd_per_hour = one.cost_usd.p50 / tasks, cluster.usd_per_hour / max(cluster.worker.count, 1) * nodes
     end_usd = one.end_usd / max(cluster.worker.count, 1) * nodes
-    return Room(place, (each.workers or 1) // nodes, task_s, usd, wait_s, nodes, keeps, usd_per_hour, end_usd)
+    return PlaceCapacity(
+        place, (each.workers or 1) // nodes, task_s, usd, wait_s, nodes, keeps, usd_per_hour, end_usd
+    )
 
 
 def _pick(made: Quote, name: str, place: str) -> str:

@@ -238,7 +238,7 @@ def _of_settings(
 ) -> CandidateOffers:
     """What the provider's own settings name; where these rest on other prices, by the catalogue in use."""
     from trainmaster.providers import load_catalogue
-    from trainmaster.providers.finding import PROVIDERS
+    from trainmaster.providers.plugins import PROVIDERS
 
     def prices() -> Catalogue:
         named = environ.get(CATALOGUE)

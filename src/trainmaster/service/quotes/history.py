@@ -168,7 +168,7 @@ class History:
         similar: of other versions of it: most lines of their code are the same, and files of the command,
             launcher, strategy and device are. `Measurement.step_spread` says how far that is right.
         team: whose measurements they are; None for the owner's.
-        plays: of a sweep, what each trial made in earlier runs of the very same one; see `plays_seen`.
+        plays: of a sweep, what each trial made in earlier runs of it; see `shares_of_earlier_trials`.
         has_lent_length: the very same was never seen to its end, and is as long as another version was.
     """
 
@@ -238,9 +238,9 @@ def histories(
             lent = with_length(same, wholes, borrowing_spread(kin, lengths))
         plays: tuple[tuple[float, ...], ...] = ()
         if experiment.search is not None and experiment.search.pruner is not None:
-            from trainmaster.service.quotes.sweep_plays import plays_seen
+            from trainmaster.service.quotes.earlier_trials import shares_of_earlier_trials
 
-            plays = plays_seen(database, recipe, name, (row["run_id"] for row in rows))
+            plays = shares_of_earlier_trials(database, recipe, name, (row["run_id"] for row in rows))
         found[name] = History(key, lent, borrowed(key.numbers, kin, lengths), team, plays, lent != same)
     return found
 

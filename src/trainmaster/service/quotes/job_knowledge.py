@@ -17,6 +17,7 @@ from trainmaster.service.quotes.own_points import OwnPoints, with_shipped
 from trainmaster.service.quotes.worker_counts import with_length
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import UsageError, one_line
+from trainmaster.spec.units import counted
 
 if TYPE_CHECKING:
     from trainmaster.advisor.model.knowledge import Knowledge
@@ -235,7 +236,7 @@ class JobKnowledge:
             earlier = self.known(recipe, (name for name in names if name not in found), builder)
             for name, known in earlier.items():
                 points = known.all_points
-                many = "1 measurement" if points == 1 else f"{points} measurements"
+                many = counted(points, "measurement")
                 if has_unknown_length(recipe.experiments[name]):
                     found[name] = known
                     self._tell(

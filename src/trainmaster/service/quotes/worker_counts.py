@@ -44,7 +44,7 @@ def workload_of(
         max_workers: workers of one task at most, from the command line.
         at_once: tasks that run side by side.
         curves: what was seen of the metric of its target.
-        plays: what each trial of this sweep made in earlier runs; see `plays_seen`.
+        plays: what each trial of this sweep made in earlier runs; see `shares_of_earlier_trials`.
 
     Raises:
         UsageError: no number of workers can share the global batch evenly.

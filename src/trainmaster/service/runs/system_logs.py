@@ -109,7 +109,7 @@ def _consoles(
 ) -> Iterator[tuple[str, str]]:
     """What the provider keeps of the machines that a name may mean, also those that are gone."""
     from trainmaster.cluster.record import readable
-    from trainmaster.providers.finding import get_provider
+    from trainmaster.providers.plugins import get_provider
 
     for record in readable(service.database.clusters_of(run), lambda _: None):
         if not capabilities_of(record.provider).console:

@@ -1,1 +1,1 @@
-"""Sinks: what tasks report is sent to MLflow, too, from what is stored here; nothing waits for it."""
+"""Sinks: what tasks report is sent to MLflow or Weights & Biases, too; nothing waits for it."""

@@ -13,6 +13,7 @@ from trainmaster.objects.names import stays_inside
 from trainmaster.objects.object_store import ObjectDetail, ObjectStore
 from trainmaster.objects.parallel import in_order
 from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
+from trainmaster.spec.units import counted
 from trainmaster.volumes.packed.addresses import VolumeAddress, volume_address
 from trainmaster.volumes.packed.hashes import CHUNK_HASH_BYTES
 from trainmaster.volumes.packed.head import Head
@@ -108,7 +109,7 @@ def index(
     progress.found_objects = len(details)
     progress.total_bytes = sum(detail.size_bytes for detail in details)
     kind = kind or _kind_of(details)
-    say(f"{len(details):,} {'object' if len(details) == 1 else 'objects'}, indexed as {kind}")
+    say(f"{counted(len(details), 'object')}, indexed as {kind}")
     if expect is not None:
         check_expected(store, expect)
     check_creates(store)

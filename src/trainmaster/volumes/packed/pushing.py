@@ -16,7 +16,7 @@ from trainmaster.artifacts.scratch import scratch_directory
 from trainmaster.dataclass import dataclass, field
 from trainmaster.objects.errors import explained, explaining
 from trainmaster.objects.object_store import ObjectStore
-from trainmaster.objects.registry import split_url
+from trainmaster.objects.plugins import split_url
 from trainmaster.spec.errors import UsageError
 from trainmaster.volumes.packed.addresses import VolumeAddress, volume_address
 from trainmaster.volumes.packed.chunk_upload import ChunkUploader, PackedChunk

@@ -15,12 +15,12 @@ from trainmaster.db.changes import ClosedAttempt, ExperimentChange, Note, TaskCh
 from trainmaster.executors.telemetry.logfile import SEGMENT_BYTES
 from trainmaster.service.driving.run_watcher import (
     AttemptEnded,
+    AttemptResumed,
     Echo,
     ExperimentMoved,
     MoreFailures,
     RunWatcher,
     SetupBegun,
-    WentOn,
     is_lost,
 )
 from trainmaster.spec import Recipe
@@ -84,7 +84,7 @@ def test_a_turn_is_told_as_plain_data(tmp_path):
     assert (begun, told, goes_on) == (
         SetupBegun("main"),
         note,
-        WentOn("main", 0, 2.0, 3.0, has_checkpoint=False),
+        AttemptResumed("main", 0, 2.0, 3.0, has_checkpoint=False),
     )
     assert isinstance(moved, ExperimentMoved)
     assert (moved.state, moved.total, moved.tally["waiting"]) == (State.RUNNING, 1, 1)

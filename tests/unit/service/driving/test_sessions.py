@@ -15,7 +15,7 @@ from trainmaster.control.loop.controller import Controller
 from trainmaster.db import Database, RunChange, tables
 from trainmaster.service.driving import driving, sessions
 from trainmaster.service.driving.driving import Driving
-from trainmaster.service.driving.worlds import world_here
+from trainmaster.service.driving.execution_backend import local_backend
 from trainmaster.service.on_cluster.away import AwayRuns
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.spec import Recipe
@@ -116,8 +116,8 @@ def test_a_clock_that_is_not_the_databases_is_no_time_of_the_run(ended, monkeypa
     before = service.database.run_row(run)
     monkeypatch.setattr(
         driving,
-        "world_here",
-        lambda *given: replace(world_here(*given), executor=SimpleNamespace(open=lambda *_: None)),
+        "local_backend",
+        lambda *given: replace(local_backend(*given), executor=SimpleNamespace(open=lambda *_: None)),
     )
     Driving(service, service.resume(run, {}), {}).run()
     row = service.database.run_row(run)

@@ -51,7 +51,7 @@ def test_a_machine_answers_that_listens(monkeypatch):
 
 def test_a_cloud_is_asked_once_for_the_machine_of_a_member(tmp_path, monkeypatch):
     from trainmaster.cluster import record
-    from trainmaster.providers import finding
+    from trainmaster.providers import plugins
     from trainmaster.providers.base import NodeState
 
     asked, machine = [], node("i-1", state=NodeState.READY, cluster="c")
@@ -65,7 +65,7 @@ def test_a_cloud_is_asked_once_for_the_machine_of_a_member(tmp_path, monkeypatch
     )
     monkeypatch.setattr(record.ClusterRecord, "of_row", lambda _: rented)
     monkeypatch.setattr(shells, "_machine", lambda *_: (rented, "i-1"))
-    monkeypatch.setattr(finding, "get_provider", lambda *_: SimpleNamespace(nodes=nodes))
+    monkeypatch.setattr(plugins, "get_provider", lambda *_: SimpleNamespace(nodes=nodes))
     place = SimpleNamespace(root=tmp_path, identity="home")
     service = SimpleNamespace(
         database=SimpleNamespace(clusters_of=lambda _: ["row"]),

@@ -40,7 +40,7 @@ def rented(tmp_path, monkeypatch):
     provider = SimpleNamespace(console=lambda cluster, machine: found.shown.get(machine, ""))
     monkeypatch.setattr(system_logs, "find_way", find_way)
     monkeypatch.setattr("trainmaster.cluster.record.readable", lambda *_: [record])
-    monkeypatch.setattr("trainmaster.providers.finding.get_provider", lambda *_: provider)
+    monkeypatch.setattr("trainmaster.providers.plugins.get_provider", lambda *_: provider)
     row = found.row = {"provider": "lab", "team": None}
     found.secrets = {}
     monkeypatch.setattr(system_logs, "stored_recipe", lambda _: None)

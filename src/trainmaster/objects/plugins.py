@@ -63,7 +63,7 @@ def package_of(url: str) -> str | None:
 
 
 def backend_of(scheme: str, rest: str) -> "Backend":
-    """The backend of a URL, as `trainmaster.objects.registry.split_url` splits it.
+    """The backend of a URL, as `trainmaster.objects.plugins.split_url` splits it.
 
     Raises:
         MissingPartError: a plug-in has the scheme, but cannot be loaded.

@@ -19,7 +19,7 @@ from trainmaster.sweeps.pruner import MOST_TRIALS
 _MOST_RUNS, _MOST_TASKS = 8, 1_000
 
 
-def plays_seen(
+def shares_of_earlier_trials(
     database: Database, recipe: Recipe, name: str, runs: Iterable[str | None]
 ) -> tuple[tuple[float, ...], ...]:
     """By earlier run, what share of its steps each trial made, in their order; see `shares_by_order`.

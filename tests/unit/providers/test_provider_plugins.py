@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainmaster.providers.base import ProviderPlace
-from trainmaster.providers.finding import PROVIDERS, get_provider
+from trainmaster.providers.plugins import PROVIDERS, get_provider
 from trainmaster.spec.errors import MissingPartError, UsageError
 
 

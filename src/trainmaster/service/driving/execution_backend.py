@@ -1,4 +1,4 @@
-"""`World`: where the members of a run work, and all that differs with it: this machine, or rented ones."""
+"""`ExecutionBackend`: what a run's members work on: this machine, or rented ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainmaster.control.task.environment import base_environment
 from trainmaster.control.task.gangs import slots_of
 from trainmaster.control.task.job_context import Site
 from trainmaster.dataclass import dataclass, field
-from trainmaster.db import Database, Lease
+from trainmaster.db import Database
 from trainmaster.executors.base import Capacity, Executor
 from trainmaster.executors.capacity import NodeCapacity, detect_capacity
 from trainmaster.service.quotes.history import histories
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from trainmaster.service.cluster_costs import ClusterCosts
     from trainmaster.service.driving.replication import Replication
     from trainmaster.service.driving.run_clusters import RunClusters
+    from trainmaster.service.driving.session import Session
     from trainmaster.service.open_home import OpenHome
 
 
@@ -48,24 +49,8 @@ class HandOver(Protocol):
         """Whether the other one can go on; never False again once it was True."""
 
 
-@dataclass(slots=True)
-class Session:
-    """A run that this process holds the lease of and is about to drive.
-
-    Attributes:
-        secrets: per experiment, names and values; never written anywhere.
-        notes: what the user may want to know.
-    """
-
-    run: str
-    lease: Lease
-    recipe: Recipe
-    secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-
-
 @dataclass(frozen=True, slots=True)
-class World:
+class ExecutionBackend:
     """What is asked once, when a driver is put together.
 
     Attributes:
@@ -103,7 +88,7 @@ class World:
     finish: Callable[[Controller], None] = lambda _: None
 
 
-def world_here(opened: OpenHome, session: Session, environ: Mapping[str, str]) -> World:
+def local_backend(opened: OpenHome, session: Session, environ: Mapping[str, str]) -> ExecutionBackend:
     """Members are on this machine; those of a team are kept apart from it.
 
     Raises:
@@ -124,7 +109,7 @@ def world_here(opened: OpenHome, session: Session, environ: Mapping[str, str]) -
         most = Budgets(opened.database.read, opened.database.clock_s())[row["team"]].cpus_at_once
         # A gang that is larger than the machine has it for itself, and makes no more room for others.
         capacity = Capacity(machine.cores, machine.gpus, row["team"], most or 0)
-    return World(
+    return ExecutionBackend(
         executor=opened.executor_of(home),
         machine=machine,
         capacity=capacity,
@@ -138,7 +123,7 @@ def world_here(opened: OpenHome, session: Session, environ: Mapping[str, str]) -
 
 
 @contextmanager
-def world_of_machines(
+def rented_backend(
     opened: OpenHome,
     session: Session,
     environ: Mapping[str, str],
@@ -146,7 +131,7 @@ def world_of_machines(
     files: Replication | None,
     hand_over: HandOver | None,
     was_asked: bool = False,
-) -> Iterator[World]:
+) -> Iterator[ExecutionBackend]:
     """Members are on machines that are rented, or in an inventory; they are let go of at the end.
 
     ``was_asked``: no other place of the run would do, so that it ends when `budget.wait` is over.
@@ -213,7 +198,7 @@ def world_of_machines(
             gave_back_s,
             executor.costs.spent_usd,
         )
-        yield World(
+        yield ExecutionBackend(
             executor=executor,
             machine=machine,
             capacity=Capacity(executor.slots, machine.gpus),

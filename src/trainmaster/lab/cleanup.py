@@ -1,4 +1,4 @@
-"""`sweep`: whatever a lab has left behind, found by its names and removed."""
+"""`remove_leftovers`: whatever a lab has left behind, found by its names and removed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainmaster.lab.shell import call
 _PATIENCE_S = 10.0
 
 
-def sweep(place: LabPlace) -> list[str]:
+def remove_leftovers(place: LabPlace) -> list[str]:
     """End and remove everything of a lab whose daemon is gone; safe to repeat.
 
     Returns:

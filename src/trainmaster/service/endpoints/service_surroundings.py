@@ -108,15 +108,15 @@ def services_of(opened: OpenHome, run: str, recipe: Recipe, nodes: ClusterExecut
     ids = [row["id"] for row in endpoints]
     members = {name: _first_member(recipe, name) for name in serves}
     states = services_from_rows(list(serves), endpoints, rows.unfinished(opened.database, ids))
-    world = _World(opened, {row["experiment"]: row["id"] for row in endpoints}, serves, nodes)
+    surroundings = _Surroundings(opened, {row["experiment"]: row["id"] for row in endpoints}, serves, nodes)
     for name, state in states.items():
         if serves[name].scale is not None and state.replicas:
-            world.need(name, len(state.replicas))
-    return Services(run, serves, members, states, world, HealthChecks(steady_s))
+            surroundings.need(name, len(state.replicas))
+    return Services(run, serves, members, states, surroundings, HealthChecks(steady_s))
 
 
-class _World:
-    """See `ServiceWorld`."""
+class _Surroundings:
+    """See `ServiceSurroundings`."""
 
     def __init__(
         self, opened: OpenHome, ids: dict[str, str], serves: dict[str, Serve], nodes: ClusterExecutor | None

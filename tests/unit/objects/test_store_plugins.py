@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainmaster.objects import ObjectStore, registry
+from trainmaster.objects import ObjectStore, plugins
 from trainmaster.objects.local import LocalBackend
-from trainmaster.objects.registry import split_url
+from trainmaster.objects.plugins import split_url
 from trainmaster.spec.errors import MissingPartError, UsageError
 
 
@@ -29,8 +29,8 @@ def plugin(monkeypatch, tmp_path):
         SimpleNamespace(name="broken", value="x:Broken", load=broken, dist=None),
         SimpleNamespace(name="unconfigured", value="x:Un", load=unconfigured, dist=None),
     ]
-    monkeypatch.setattr(metadata, "entry_points", lambda group: points if group == registry.GROUP else [])
-    monkeypatch.setattr(registry, "factories", {})
+    monkeypatch.setattr(metadata, "entry_points", lambda group: points if group == plugins.GROUP else [])
+    monkeypatch.setattr(plugins, "factories", {})
 
 
 def test_a_plugin_is_a_store_by_its_scheme(plugin, tmp_path):
@@ -61,4 +61,4 @@ def test_what_nobody_knows_names_those_that_are_known(plugin):
 
 def test_those_of_our_own_are_loaded_alone(plugin):
     ObjectStore("/tmp/x")
-    assert list(registry.factories) == ["file"]
+    assert list(plugins.factories) == ["file"]

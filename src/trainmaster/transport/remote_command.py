@@ -84,7 +84,7 @@ class _Output:
         return rest.partition("\n")[2] if found else before
 
 
-async def converse(
+async def run_command(
     connection: Any,  # noqa: ANN401
     talk: Exchange,
     timeout_s: float,

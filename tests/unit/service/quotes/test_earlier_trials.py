@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainmaster.service.quotes import sweep_plays
-from trainmaster.service.quotes.sweep_plays import plays_seen
+from trainmaster.service.quotes import earlier_trials
+from trainmaster.service.quotes.earlier_trials import shares_of_earlier_trials
 from trainmaster.service.quotes.worker_counts import workload_of
 from trainmaster.spec import read_recipe
 from trainmaster.spec.errors import NotFoundError
@@ -49,7 +49,7 @@ def past(monkeypatch):
             for share in shares
         ]
 
-    monkeypatch.setattr(sweep_plays.queries, "tasks", lambda _, run, limit: tasks[run])
+    monkeypatch.setattr(earlier_trials.queries, "tasks", lambda _, run, limit: tasks[run])
     return SimpleNamespace(add=add, database=SimpleNamespace(run_row=run_row))
 
 
@@ -60,9 +60,9 @@ def test_the_very_same_sweep_that_succeeded_counts(sweep, past):
     past.add("failed", sweep(), reason="FAILED")
     past.add("cut", sweep(), shares=(1.0, 0.5))
     runs = ["same", "same", None, "seed", "other", "failed", "cut", "removed"]
-    assert plays_seen(past.database, sweep(), "main", runs) == (SHARES,)
-    assert plays_seen(past.database, sweep(seed=1), "main", runs) == (SHARES,)
-    assert plays_seen(past.database, sweep(seed=2), "main", runs) == ()
+    assert shares_of_earlier_trials(past.database, sweep(), "main", runs) == (SHARES,)
+    assert shares_of_earlier_trials(past.database, sweep(seed=1), "main", runs) == (SHARES,)
+    assert shares_of_earlier_trials(past.database, sweep(seed=2), "main", runs) == ()
 
 
 def test_what_was_seen_of_a_sweep_outweighs_play_the_more_the_oftener(sweep):
