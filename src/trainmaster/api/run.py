@@ -84,7 +84,10 @@ class Run:
     @property
     def models(self) -> list[Model]:
         """What its tasks left in ``TRAINMASTER_OUTPUT_DIR``, as far as they have ended."""
-        return self._client.models(self.id)
+        found = self._client.models(self.id)
+        if not found:
+            self._client.brief(self.id)  # a run that was removed has no models either
+        return found
 
     @property
     def quote(self) -> RunQuote | None:

@@ -26,6 +26,9 @@ class Answers:
     def status(self, run):
         return RunStatus.of(self.found)
 
+    def models(self, run):
+        return []
+
     def logs(self, run, query):
         self.asked.append(query)
         return iter(self.pieces)
@@ -106,3 +109,13 @@ def test_cancel_asks_until_it_has_ended():
     answers = Answers(RUNNING, RUNNING, DONE)
     Run(answers, "r-1").cancel()
     assert answers.asked == ["cancel", "cancel"]
+
+
+def test_a_run_that_was_removed_is_not_one_without_models():
+    class Gone(Answers):
+        def brief(self, run):
+            raise errors.NotFoundError(f"there is no run {run!r}")
+
+    assert Run(Answers(DONE), "r-1").models == []
+    with pytest.raises(errors.NotFoundError, match="there is no run 'r-1'"):
+        _ = Run(Gone(), "r-1").models

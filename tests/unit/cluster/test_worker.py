@@ -187,16 +187,22 @@ def test_a_program_that_ends_without_an_answer(tmp_path: Path, script: str, word
     assert error.trouble is StoreTrouble.OTHER
 
 
-def test_a_connection_that_is_lost_is_no_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("why", "told"),
+    [("gone", "the connection was lost (gone)"), ("the connection was lost (closed)",) * 2],
+)
+def test_a_connection_that_is_lost_is_no_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str, told: str
+) -> None:
+    node = Node(tmp_path, "read x")
+
     def lost(*_: object, **__: object) -> Result:
-        raise ConnectionLostError("gone")
+        raise ConnectionLostError(f"{node.target.shown}: {why}")
 
     monkeypatch.setattr(LocalConnection, "run", lost)
-    with (
-        pytest.raises(ConnectionLostError, match="the connection was lost"),
-        worker(Node(tmp_path, "read x")) as ours,
-    ):
+    with pytest.raises(ConnectionLostError) as error, worker(node) as ours:
         ours.look("/x")
+    assert str(error.value) == f"{node.target.shown}: {told}"
 
 
 def test_a_node_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

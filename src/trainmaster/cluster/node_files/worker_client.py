@@ -443,7 +443,8 @@ class NodeWorker:
         try:
             self._connection.run("exit 0")
         except ProviderError as error:
-            return ConnectionLostError(f"{shown}: the connection was lost ({error.args[0]})")
+            why, lost = error.args[0].removeprefix(f"{shown}: "), "the connection was lost"
+            return ConnectionLostError(f"{shown}: {why if why.startswith(lost) else f'{lost} ({why})'}")
         return OrderError(self._access, noise[-_SHOWN_CHARACTERS:] or "our program there has ended")
 
     def _begin(self) -> None:
