@@ -455,7 +455,7 @@ class EmbeddedClient:
     def refresh_prices(self, region: str | None) -> dict[str, int]:
         from trainmaster.service.offer_list import refresh_prices
 
-        return refresh_prices(self._service.home, self._environ, region)
+        return refresh_prices(self._service, self._environ, region)
 
     def clusters(self) -> list[dict[str, Any]]:
         self._look_at_runs_away()

@@ -36,6 +36,7 @@ class ProviderPlace:
         identity: a name that no other home has. Machines are tagged with it; others are not touched.
         environ: the caller's variables, for settings and credentials.
         team: whose own login it is; empty with that of the home.
+        asker: the team that uses that of the home, and may have its own; empty for none.
         saved: called when something was written that is needed to go on, before it is relied on.
     """
 
@@ -44,6 +45,7 @@ class ProviderPlace:
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     saved: Callable[[], None] = field(default=lambda: None, repr=False)
     team: str = ""
+    asker: str = ""
 
     def with_login_of(self, team: str, environ: Mapping[str, str]) -> ProviderPlace:
         """The same with a team's own login: host keys, and what providers remember, are apart from others'.

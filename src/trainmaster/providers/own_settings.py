@@ -17,6 +17,10 @@ from trainmaster.spec.reading import Path as KeyPath
 N = TypeVar("N", bound=Noun)
 
 
+class NotSetUpError(UsageError):
+    """Nothing here says how to use a provider, or with which account."""
+
+
 @dataclass(frozen=True, slots=True)
 class SettingsKind(Generic[N]):
     """The settings of a provider: ``PROVIDER.yaml`` below ``TRAINMASTER_HOME``.
@@ -44,7 +48,7 @@ class SettingsKind(Generic[N]):
 
         Raises:
             RecipeError: with all mistakes that were found.
-            UsageError: there are none.
+            NotSetUpError: there are none.
         """
         return self.read_file(self.file(root, environ), environ.get(shown_variable(self.provider), ""))
 
@@ -72,7 +76,7 @@ class SettingsKind(Generic[N]):
             try:
                 return read_text(file, shown, "settings", "write them without what they do not need")
             except FileNotFoundError:
-                raise UsageError(
+                raise NotSetUpError(
                     f"provider {self.provider}: there are no settings {shown}",
                     f"Write them, for instance:\n{self.example}",
                 ) from None

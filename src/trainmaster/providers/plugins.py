@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from trainmaster.providers.base import Provider, ProviderPlace
+from trainmaster.providers.own_settings import NotSetUpError
 from trainmaster.spec.plugins import PluginRegistry
 
 #: Each is called with a `ProviderPlace`.
@@ -35,5 +38,25 @@ def get_provider(name: str, place: ProviderPlace) -> Provider:
         UsageError: the name is unknown, or its settings or credentials are wrong.
         MissingPartError: it is there, but what it needs is not installed.
     """
-    found: Provider = PROVIDERS.make(name, place)
+    with told_of_own_logins(name, place):
+        found: Provider = PROVIDERS.make(name, place)
     return found
+
+
+@contextmanager
+def told_of_own_logins(name: str, place: ProviderPlace) -> Iterator[None]:
+    """Say to a team, of a provider that the server is not set up for, that it may have a login of its own.
+
+    Raises:
+        NotSetUpError: what is raised within, in these words where it may.
+    """
+    try:
+        yield
+    except NotSetUpError:
+        if not place.asker:
+            raise
+        raise NotSetUpError(
+            f"the server has no settings for {name}, and team {place.asker} no login of its own there",
+            f"Its managers send one with `trainmaster team login {place.asker} {name}`. "
+            "The page /team#logins says how.",
+        ) from None

@@ -16,7 +16,6 @@ from trainmaster.service.quotes.prices import Prices, named_regions
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
-    from trainmaster.control.task.layout import Home
     from trainmaster.service.open_home import OpenHome
 
 _FLAGS: Final = {
@@ -117,7 +116,7 @@ def list_offers(
     """
     order = _order(sort)
     whole = _catalogue(service, environ, wishes.provider, catalogue)
-    extras = extras_of(environ)
+    extras = extras_of(Prices.of(service, environ).place.environ)
     billed = whole.where(replace(wishes, max_price_usd_per_hour=None))
     found = billed.with_offers(extras.added_to(offer) for offer in billed).where(wishes)
     warnings = [*_warnings(found), *([] if len(found) else [_nothing_because(wishes, whole)])]
@@ -135,13 +134,13 @@ def _catalogue(
     if named is not None:
         return load_catalogue(named)
     own = provider and own_list_of(provider, service, environ, datetime.now(UTC).date())
-    return own.catalogue if own else Prices.of(service.home, environ).catalogue()
+    return own.catalogue if own else Prices.of(service, environ).catalogue()
 
 
-def refresh_prices(home: Home, environ: Mapping[str, str], region: str | None) -> dict[str, int]:
+def refresh_prices(service: OpenHome, environ: Mapping[str, str], region: str | None) -> dict[str, int]:
     """Ask for the prices of now; see `ClientProtocol.refresh_prices`."""
-    prices = Prices.of(home, environ)
-    return prices.refresh(named_regions(region, prices.catalogue(), environ))
+    prices = Prices.of(service, environ)
+    return prices.refresh(named_regions(region, prices.catalogue(), prices.place.environ))
 
 
 def _order(sort: str) -> Callable[[Offer], Any]:

@@ -323,7 +323,7 @@ class RunPlanner:
         for part in parted(recipe):
             place = self._service.place(part.provider, self._environ)
             check_provider(part.provider, place, dials=False)
-            Prices.of(self._service.home, self._environ).keep_fresh(part, self._tell)
+            Prices.of(self._service, self._environ).keep_fresh(part, self._tell)
 
         offer = plan_run(
             self._service, recipe, self._environ, self._make_quoter,

@@ -65,12 +65,13 @@ def number(value: object) -> str:
 
 
 def with_code(text: str) -> Markup:
-    """A message with what stands in backquotes as code.
+    """A message with what stands in backquotes as code, and a page that it names as a link.
 
-    >>> str(with_code("`a` <b>"))
-    '<code>a</code> &lt;b&gt;'
+    >>> str(with_code("`a` <b>")), str(with_code("The page /team#logins says how."))
+    ('<code>a</code> &lt;b&gt;', 'The page <a href="/team#logins">/team#logins</a> says how.')
     """
-    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 - it is escaped
+    found = re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text)))
+    return Markup(re.sub(r"\bpage (/[a-z#-]+)", r'page <a href="\1">\1</a>', found))  # noqa: S704 - it is escaped
 
 
 def for_readers(hint: str, caller: Caller | None = None) -> str:

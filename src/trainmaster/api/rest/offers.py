@@ -53,5 +53,5 @@ def offers(state: State, caller: Reader, which: Annotated[WhichOffers, Query()])
 
 @router.post("/offers/refresh")
 def refresh(body: RefreshPrices, state: State, caller: Submitter) -> dict[str, Any]:
-    """Ask for the prices of now, with the server's login; how many there are, by region."""
-    return {"prices": refresh_prices(state.service.home, state.environ, body.region)}
+    """Ask for the prices of now, with the team's own login or the server's; how many there are, by region."""
+    return {"prices": refresh_prices(state.service.of_team(caller.team or None), state.environ, body.region)}

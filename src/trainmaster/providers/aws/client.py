@@ -15,6 +15,7 @@ from trainmaster.providers.aws.errors import PASSING, SETTLING, api_error, is_la
 from trainmaster.providers.aws.requests import AwsRequest
 from trainmaster.providers.aws.settings import AwsSettings
 from trainmaster.providers.base import ProviderGoneError
+from trainmaster.providers.own_settings import NotSetUpError
 from trainmaster.spec.clocks import boot_s, steady_s
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, imports_of
 from trainmaster.transport.http_calls import ProviderClock
@@ -356,8 +357,8 @@ class AwsClient:
         return session
 
 
-def _no_keys(why: object) -> UsageError:
-    return UsageError(
+def _no_keys(why: object) -> NotSetUpError:
+    return NotSetUpError(
         f"no AWS credentials: {why}",
         "Run `aws configure` or `aws sso login`, or set AWS_PROFILE, or AWS_ACCESS_KEY_ID and "
         "AWS_SECRET_ACCESS_KEY.",

@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.providers.plugins import get_provider
+from trainmaster.providers.plugins import get_provider, told_of_own_logins
 from trainmaster.spec.errors import TrainmasterError, UsageError
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ def check_provider(provider: str, place: ProviderPlace, *, dials: bool = True) -
     """
     with closing(get_provider(provider, place)) as found:
         try:
-            found.check_settings()
+            with told_of_own_logins(provider, place):
+                found.check_settings()
             if dials:
                 found.check_up()
         except UsageError as error:

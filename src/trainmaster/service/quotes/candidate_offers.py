@@ -116,15 +116,16 @@ def _offers_at(
 ) -> CandidateOffers:
     from trainmaster.providers import load_catalogue
 
-    provider, home = recipe.provider, service.home
-    can = capabilities_of(provider)
+    can = capabilities_of(provider := recipe.provider)
     if can.offers is OfferSource.INVENTORY:
         return _hosts(place, today)
     own = own_list_of(provider, service, environ, today)
     if own is not None:
         return own
     named = environ.get(CATALOGUE)
-    catalogue = load_catalogue(named, today=today) if named else Prices(home, environ, today).catalogue()
+    catalogue = (
+        load_catalogue(named, today=today) if named else Prices.of(service, environ, today).catalogue()
+    )
     found, extras = catalogue.where(provider=provider), extras_of(place.environ)
     if not len(found):
         raise UsageError(
@@ -238,13 +239,13 @@ def _of_settings(
 ) -> CandidateOffers:
     """What the provider's own settings name; where these rest on other prices, by the catalogue in use."""
     from trainmaster.providers import load_catalogue
-    from trainmaster.providers.plugins import PROVIDERS
+    from trainmaster.providers.plugins import PROVIDERS, told_of_own_logins
 
     def prices() -> Catalogue:
         named = environ.get(CATALOGUE)
         if named:
             return load_catalogue(named, today=today)
-        return Prices(service.home, environ, today).catalogue()
+        return Prices.of(service, environ, today).catalogue()
 
     read = PROVIDERS.stated(provider, "catalogue_of")
     if read is None:
@@ -252,7 +253,8 @@ def _of_settings(
             f"provider: {provider}: its module has no `catalogue_of`", "See docs/extend/provider-promises.md."
         )
     place = _settings_place(provider, service, environ)
-    return CandidateOffers(provider, read(place.root, place.environ, today, prices))
+    with told_of_own_logins(provider, place):
+        return CandidateOffers(provider, read(place.root, place.environ, today, prices))
 
 
 def _hosts(place: ProviderPlace, today: date) -> CandidateOffers:

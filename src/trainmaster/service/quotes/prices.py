@@ -16,8 +16,9 @@ from trainmaster.spec.errors import TrainmasterError, UsageError, fails_as, one_
 from trainmaster.spec.private_files import write_private
 
 if TYPE_CHECKING:
-    from trainmaster.control.task.layout import Home
     from trainmaster.providers import Catalogue, Offer
+    from trainmaster.providers.base import ProviderPlace
+    from trainmaster.service.open_home import OpenHome
     from trainmaster.spec import Recipe
 
 #: Names the catalogue whose prices are rented by, instead of the one that ships: a name or a file.
@@ -29,6 +30,8 @@ OLD_SPOT_DAYS: Final = 1
 PATIENCE_S: Final = 4.0
 #: Nor are they asked for again so soon after they could not be had.
 _AGAIN_S: Final = 600.0
+#: Whose they are.
+_PROVIDER: Final = "aws"
 #: Where credentials are that can be seen without asking anybody; a role of this machine itself is not.
 _KEYS: Final = (
     "AWS_ACCESS_KEY_ID",
@@ -40,22 +43,25 @@ _KEYS: Final = (
 
 @dataclass(frozen=True)
 class Prices:
-    """Of a home.
+    """Of a home, or of a team that rents with its own keys: zones have other names in other accounts.
 
     Attributes:
-        home: keeps them.
-        environ: of the caller: settings and credentials of AWS.
+        place: that keeps them, with settings and credentials of AWS.
+        is_named: the caller names prices to rent by: no others are asked for.
         today: the day.
     """
 
-    home: Home
-    environ: Mapping[str, str]
+    place: ProviderPlace
+    is_named: bool
     today: date
 
     @classmethod
-    def of(cls, home: Home, environ: Mapping[str, str]) -> Prices:
-        """As of today."""
-        return cls(home, environ, datetime.now(UTC).date())
+    def of(cls, service: OpenHome, environ: Mapping[str, str], today: date | None = None) -> Prices:
+        """What a team sees in a home; ``today``: as of another day."""
+        from trainmaster.providers.base import ProviderPlace
+
+        place = service.with_login(_PROVIDER, ProviderPlace(service.home.root, "", dict(environ)))
+        return cls(place, bool(environ.get(CATALOGUE)), today or datetime.now(UTC).date())
 
     def catalogue(self) -> Catalogue:
         """What ships, with the newer prices of those regions that were asked for."""
@@ -92,12 +98,12 @@ class Prices:
             patience_s: for AWS.
             is_wanted: asked before anybody is dialled: False for a recipe that will be refused anyway.
         """
-        if not capabilities_of(recipe.provider).tells_prices or self.environ.get(CATALOGUE):
+        if not capabilities_of(recipe.provider).tells_prices or self.is_named:
             return
         here = self.catalogue().where(provider=recipe.provider)
         ages = {
             region: age
-            for region in _regions(recipe, self.environ)
+            for region in _regions(recipe, self.place.environ)
             if (age := self._age(here, recipe, region)) and (age < math.inf or self._exists(region))
         }
         if not ages or not is_wanted():
@@ -121,7 +127,7 @@ class Prices:
 
     @property
     def _file(self) -> Path:
-        return self.home.root / "prices" / "aws.csv"
+        return self.place.root / "prices" / f"{_PROVIDER}.csv"
 
     @property
     def _tried(self) -> Path:
@@ -145,9 +151,9 @@ class Prices:
         from trainmaster.providers import load_catalogue
         from trainmaster.providers.aws.client import AwsClient
         from trainmaster.providers.aws.prices import read_prices
-        from trainmaster.providers.aws.settings import AwsSettings
+        from trainmaster.providers.aws.team_login import settings_of
 
-        settings = replace(AwsSettings.from_environment(self.environ), attempts=2)
+        settings = replace(settings_of(self.place), attempts=2)
         client = AwsClient(settings)
         known = load_catalogue(None, today=self.today).where(provider=settings.name)
         try:
@@ -191,20 +197,21 @@ class Prices:
     def _exists(self, region: str) -> bool:
         """Whether there is such a region, as far as boto3 knows; a mistyped one is refused later."""
         from trainmaster.providers.aws.client import AwsClient
-        from trainmaster.providers.aws.settings import AwsSettings
+        from trainmaster.providers.aws.team_login import settings_of
 
         try:
-            return region in AwsClient(AwsSettings.from_environment(self.environ)).known_regions()
+            return region in AwsClient(settings_of(self.place)).known_regions()
         except UsageError:
             return False
 
     def _has_keys(self) -> bool:
-        own = Path(self.environ.get("HOME", "~")).expanduser() / ".aws"
+        environ = self.place.environ
+        own = Path(environ.get("HOME", "~")).expanduser() / ".aws"
         files = (
-            Path(self.environ.get("AWS_SHARED_CREDENTIALS_FILE") or own / "credentials"),
-            Path(self.environ.get("AWS_CONFIG_FILE") or own / "config"),
+            Path(environ.get("AWS_SHARED_CREDENTIALS_FILE") or own / "credentials"),
+            Path(environ.get("AWS_CONFIG_FILE") or own / "config"),
         )
-        return any(self.environ.get(name) for name in _KEYS) or any(file.is_file() for file in files)
+        return any(environ.get(name) for name in _KEYS) or any(file.is_file() for file in files)
 
 
 def named_regions(pattern: str | None, known: Catalogue, environ: Mapping[str, str]) -> list[str]:

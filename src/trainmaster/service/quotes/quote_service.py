@@ -120,7 +120,7 @@ class Quoter:
                 return False
             return True
 
-        Prices.of(self._service.home, environ).keep_fresh(recipe, self._tell, is_wanted=is_whole)
+        Prices.of(self._service, environ).keep_fresh(recipe, self._tell, is_wanted=is_whole)
 
     def quote(self, recipe: Recipe, environ: Mapping[str, str], options: QuoteOptions) -> Quote:
         """Quote a recipe; measures first what no earlier run has measured.

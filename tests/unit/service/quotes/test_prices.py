@@ -12,9 +12,13 @@ import pytest
 from trainmaster.cluster.renting.plan_clusters import plan_clusters
 from trainmaster.control.task.layout import Home
 from trainmaster.providers import load_catalogue
+from trainmaster.providers.base import ProviderPlace
+from trainmaster.service.offer_list import refresh_prices
 from trainmaster.service.open_home import OpenHome
 from trainmaster.service.quotes.candidate_offers import candidate_offers_of
 from trainmaster.service.quotes.prices import Prices, named_regions
+from trainmaster.service.teams.team_logins import TeamLogins
+from trainmaster.service.users.access import Access
 from trainmaster.spec import read_recipe
 from trainmaster.spec.errors import UsageError
 
@@ -56,12 +60,13 @@ class Fake(Prices):
     """AWS answers what the test says."""
 
     def _read(self, region):
-        found = self.environ["fake"]
+        found = self.place.environ["fake"]
         return found() if callable(found) else found
 
 
 def prices(home, found=(), **environ):
-    return Fake(home, {**KEYS, **environ, "fake": found}, TODAY)
+    place = ProviderPlace(home.root, "", {**KEYS, **environ, "fake": found})
+    return Fake(place, "TRAINMASTER_CATALOGUE" in environ, TODAY)
 
 
 def test_refreshed_prices_are_used_by_everything_that_follows(home, recipe):
@@ -137,9 +142,8 @@ def test_a_refusal_is_said_and_the_quote_goes_on(home, recipe):
 
 def test_without_credentials_nobody_is_asked(home, recipe, tmp_path):
     told = []
-    nobody = Fake(
-        home, {"AWS_REGION": REGION, "HOME": str(tmp_path), "fake": lambda: pytest.fail("asked")}, TODAY
-    )
+    environ = {"AWS_REGION": REGION, "HOME": str(tmp_path), "fake": lambda: pytest.fail("asked")}
+    nobody = Fake(ProviderPlace(home.root, "", environ), False, TODAY)
     nobody.keep_fresh(recipe(), told.append)
     assert "days old; with AWS credentials `trainmaster offers --refresh` brings new ones" in told[0]
 
@@ -187,3 +191,28 @@ def test_the_zone_with_the_lowest_spot_price_comes_first(home, recipe):
         wanted, candidate_offers_of(wanted, OpenHome(home), KEYS, TODAY).available("x86_64")
     )
     assert [way.zone for way in plan.roles[0].rentals] == [f"{REGION}{name}" for name in "bca"]
+
+
+def test_a_team_with_keys_of_its_own_asks_with_them_and_keeps_what_it_is_told(home, recipe, monkeypatch):
+    """Zones have other names in its account; others see none of it."""
+    opened = OpenHome(home)
+    Access(opened.database).make_team("red", None)
+    own = {**KEYS, "AWS_ACCESS_KEY_ID": "AKIARED", "AWS_SECRET_ACCESS_KEY": "s", "AWS_REGION": "eu-south-2"}
+    TeamLogins(opened.database, home.root, {}).put("red", "aws", {}, own, "mia")
+    asked = []
+
+    def answer(client, region, known, today):
+        asked.append((client._settings.access_key_id, client._settings.secret_access_key, region))
+        return [replace(offer, region=region) for offer in offers()[:1]]
+
+    monkeypatch.setattr("trainmaster.providers.aws.prices.read_prices", answer)
+    told, red = [], opened.of_team("red")
+    Prices.of(red, KEYS, TODAY).keep_fresh(recipe(), told.append)
+    assert asked == [("AKIARED", "s", "eu-south-2")]
+    assert refresh_prices(red, KEYS, None) == {"eu-south-2": 1}
+    assert {each.region for each in candidate_offers_of(recipe(), red, KEYS, TODAY).catalogue} == {
+        "eu-south-2"
+    }
+    for of in (opened, opened.of_team("blue")):
+        assert Prices.of(of, KEYS, TODAY)._kept() == []
+    opened.close()
