@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.engine import RowMapping
+from sqlalchemy.engine import Connection, RowMapping
 
 from trainmaster.dataclass import dataclass
 from trainmaster.db import tables as t
@@ -461,16 +461,23 @@ def has_runs_away(database: Database) -> bool:
 
 
 def at_place(
-    database: Database, team: str, provider: str, now: float
+    connection: Connection, team: str, provider: str, now: float
 ) -> tuple[Sequence[RowMapping], Sequence[RowMapping]]:
     """Runs of a team that are not over, wherever they are; its clusters that may have machines at a place.
 
     Machines that were kept warm have ended themselves when that is over.
+
+    Args:
+        connection: in a transaction that has `ledger.lock_admission`: no run begins or goes on until it ends.
+        team: whose.
+        provider: name of the place.
+        now: Unix seconds.
     """
-    going = database.read(sa.select(t.run).where(t.run.c.team == team, t.run.c.state != State.DONE))
+    going = sa.select(t.run).where(t.run.c.team == team, t.run.c.state != State.DONE)
     c = t.cluster.c
     is_warm = sa.or_(c.kept_until.is_(None), c.kept_until > now)
     living = (
         sa.select(c.id, c.run_id).join(t.run).where(t.run.c.team == team, c.provider == provider, is_warm)
     )
-    return going, database.read(living.where(c.state.not_in(("PLANNED", "ENDED"))).order_by(c.id))
+    clusters = living.where(c.state.not_in(("PLANNED", "ENDED"))).order_by(c.id)
+    return connection.execute(going).mappings().all(), connection.execute(clusters).mappings().all()

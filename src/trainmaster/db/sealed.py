@@ -13,18 +13,31 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from trainmaster.db import tables as t
-from trainmaster.db.database import Database, transaction
+from trainmaster.db.database import Admit, Database, transaction
+from trainmaster.db.patience import Try
 from trainmaster.db.transactions import put_row
 
 _C = t.team_secret.c
 
 
 @transaction
-def put_secret(connection: Connection, team: str, name: str, sealed: bytes, by: str, now: float) -> bool:
-    """Keep a sealed value, in place of an earlier one; False if there is no such team."""
+def put_secret(
+    connection: Connection,
+    team: str,
+    name: str,
+    sealed: bytes,
+    by: str,
+    now: float,
+    admit: Admit = lambda _: None,
+) -> bool:
+    """Keep a sealed value, in place of an earlier one; False if there is no such team.
+
+    ``admit`` is called before that, in the transaction; what it raises leaves all as it was.
+    """
     values = {"sealed": sealed, "changed_by": by, "changed_at": now}
     if connection.execute(sa.select(t.team.c.name).where(t.team.c.name == team)).scalar() is None:
         return False
+    admit(connection)
     put_row(connection, t.team_secret, {"team": team, "name": name}, values)
     return True
 
@@ -34,9 +47,20 @@ def of_team(database: Database, team: str) -> Sequence[RowMapping]:
     return database.read(sa.select(t.team_secret).where(_C.team == team).order_by(_C.name))
 
 
-def remove(database: Database, team: str, name: str) -> bool:
-    """Forget one; False if the team has none of that name."""
-    return database.remove(t.team_secret.delete().where(_C.team == team, _C.name == name))
+def has(connection: Connection, team: str, name: str) -> bool:
+    """Whether a team has one of that name, as a transaction sees it."""
+    return connection.execute(sa.select(_C.name).where(_C.team == team, _C.name == name)).first() is not None
+
+
+def remove(database: Database, team: str, name: str, admit: Admit = lambda _: None) -> bool:
+    """Forget one; False if the team has none of that name. ``admit``: see `put_secret`."""
+
+    def write(connection: Connection, this: Try) -> bool:
+        admit(connection)
+        gone = connection.execute(t.team_secret.delete().where(_C.team == team, _C.name == name))
+        return bool(gone.rowcount) or this.again
+
+    return database.write(write)
 
 
 #: All that is sealed. A new column of that kind belongs here, or it is lost with the key before.

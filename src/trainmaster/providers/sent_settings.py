@@ -184,7 +184,9 @@ def readable_settings(provider: str) -> Iterator[None]:
         ) from None
 
 
-def in_memory(texts: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+def in_memory(
+    texts: Mapping[str, str], environ: Mapping[str, str], made: Callable[[str], int] = os.memfd_create
+) -> dict[str, str]:
     """Files of this process that other users cannot read, by the variable that names each.
 
     Programs that it starts find them by the same path, while it lives.
@@ -192,8 +194,9 @@ def in_memory(texts: Mapping[str, str], environ: Mapping[str, str]) -> dict[str,
     Args:
         texts: what is in them; `path_mark` of a variable stands for the path of its file.
         environ: variables of ours for which such a mark may stand, too.
+        made: an empty file in memory, for a variable.
     """
-    files = {variable: os.memfd_create(variable) for variable in texts}
+    files = {variable: made(variable) for variable in texts}
     paths = {variable: f"/proc/{os.getpid()}/fd/{file}" for variable, file in files.items()}
     own = {name: value for name, value in environ.items() if name.startswith("TRAINMASTER_")}
     for variable, text in texts.items():

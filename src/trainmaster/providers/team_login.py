@@ -6,6 +6,7 @@ the place with. The server keeps that sealed, and makes a `ProviderPlace` of it,
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -73,6 +74,11 @@ def login_kind(provider: str) -> LoginKind:
     return found
 
 
+def has_logins(provider: str) -> bool:
+    """Whether a team may have an account of its own there."""
+    return _stated(provider) is not None
+
+
 def _stated(provider: str) -> LoginKind | None:
     """What its module says; a lab has no accounts, though its module is that of AWS."""
     if provider in PROVIDERS.built_in and capabilities_of(provider).offers is OfferSource.LAB:
@@ -95,7 +101,12 @@ def collected(provider: str, place: ProviderPlace) -> SentSettings:
 
 
 def team_place(
-    provider: str, place: ProviderPlace, team: str, files: Mapping[str, str], variables: Mapping[str, str]
+    provider: str,
+    place: ProviderPlace,
+    team: str,
+    files: Mapping[str, str],
+    variables: Mapping[str, str],
+    made: Callable[[str], int] = os.memfd_create,
 ) -> ProviderPlace:
     """A place as a team sees it: with its login, a directory of its own, and nothing of the server's login.
 
@@ -105,6 +116,7 @@ def team_place(
         team: whose login it is.
         files: that were sent, as in `SentSettings`; they are in memory of this process.
         variables: that were sent.
+        made: see `in_memory`.
 
     Raises:
         UsageError: what of it cannot be used here.
@@ -126,7 +138,8 @@ def team_place(
             "Send what `trainmaster team login` collects.",
         )
     neutral = {name: place.environ[name] for name in _NEUTRAL if name in place.environ}
-    found = place.with_login_of(team, {**neutral, **variables, **in_memory(files, {}), TEAM_VARIABLE: team})
+    own = {**neutral, **variables, **in_memory(files, {}, made), TEAM_VARIABLE: team}
+    found = place.with_login_of(team, own)
     kind.check(found)
     return found
 

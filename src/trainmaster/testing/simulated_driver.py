@@ -220,7 +220,7 @@ class SimulatedClusters(RunClusters):
         self._tell = lambda text: failures.world.note(f"{driver.process.name}: {text}")
         self._provider = cast("Any", failures.provider(driver.process))
         self._provisioner = cast("Any", failures.provisioner())
-        renter = _Renter(self._provider, cast("Any", None), self._provisioner)
+        renter = _Renter(*cast("Any", (None, self._provider, None, self._provisioner)))
         self._renters = {self._provider.name: renter}
         self._earlier_usd = (0.0, 0.0)
         self.lease_s = failures.plan.lease_s

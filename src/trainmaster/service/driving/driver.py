@@ -30,6 +30,7 @@ from trainmaster.service.driving.session import Session
 from trainmaster.service.driving.wake_pipes import SUFFIX, WakePipe, wait_for, wake_all
 from trainmaster.service.full_disks import full_disk
 from trainmaster.service.service import Service
+from trainmaster.service.teams.team_logins import TeamLogins
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import LeaseLostError, OtherVersionError, StoreError, TrainmasterError, one_line
 
@@ -177,6 +178,7 @@ class Driver:
             if session is not None:  # this process lives on, and so would the lease
                 with suppress(StoreError):
                     database.release(session.lease, patient=True)
+                    TeamLogins(database, service.home.root, self.environ).forget_earlier()
             service.close()
 
     def _moved(self, run: str) -> None:

@@ -17,6 +17,7 @@ from trainmaster.service.driving.wake_pipes import wake_all
 from trainmaster.service.server_loops import ServerLoop
 from trainmaster.service.service import Service
 from trainmaster.service.teams.admission import admit_waiting
+from trainmaster.service.teams.team_logins import TeamLogins
 
 #: Undriven runs are looked for so often, in seconds.
 LOOK_S: Final = 2.0
@@ -49,6 +50,7 @@ class Drivers(ServerLoop):
     def turn(self) -> None:
         """Admit what waits where there is room again, and look."""
         admit_waiting(self.service.database, self.service.database.clock_s())
+        TeamLogins(self.service.database, self.service.home.root, self.environ).forget_earlier()
         self.look()
 
     def look(self) -> list[int]:

@@ -83,8 +83,9 @@ def node_lease_s(environ: Mapping[str, str]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Renter:
-    """What a provider's machines are had by, reached by and made ready by."""
+    """What a provider's machines are had by, reached by and made ready by; what it reads of a login stays."""
 
+    place: ProviderPlace
     provider: Provider
     transport: Transport
     provisioner: NodeProvisioner
@@ -274,7 +275,7 @@ class RunClusters:
             self_deletion=provider.self_deletion_script if isinstance(provider, BringsSelfDeletion) else None,
             saved=self._saved,
         )
-        return _Renter(provider, transport, provisioner)
+        return _Renter(place, provider, transport, provisioner)
 
     def _records(self) -> Sequence[ClusterRecord]:
         """The run's clusters; those that are planned take over warm ones that fit."""

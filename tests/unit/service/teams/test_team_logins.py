@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
 from trainmaster.control.task.layout import Home
-from trainmaster.db import AcceptedRun, Submission
+from trainmaster.db import AcceptedRun, Database, Patience, Submission, queries
 from trainmaster.db.cluster_rows import ClusterRow
+from trainmaster.db.sealed import has
+from trainmaster.providers.plugins import get_provider
 from trainmaster.service import Service
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.driving.key_rotation import KeyRotation
+from trainmaster.service.teams import team_logins
+from trainmaster.service.teams.admission import Application, entrance
 from trainmaster.service.teams.team_logins import TeamLogins
 from trainmaster.service.teams.team_secrets import TeamSecrets
 from trainmaster.service.users.access import Access
@@ -124,6 +130,102 @@ def test_it_is_changed_only_where_nothing_needs_it(service, logins):
         connection.execute(text("UPDATE cluster SET kept_until = 3"))  # they have ended themselves since
     logins.remove("red", "slurm")
     assert service.of_team("red").place("slurm", {}).team == ""
+
+
+def test_a_team_without_one_is_told_of_it_where_the_server_is_not_set_up(service, logins, tmp_path):
+    (tmp_path / "slurm.yaml").unlink()
+    with pytest.raises(UsageError, match="no settings for slurm, and team none no login") as caught:
+        get_provider("slurm", service.of_team("none").place("slurm", {}))
+    assert "`trainmaster team login none slurm`" in caught.value.hint
+    with pytest.raises(UsageError, match="there are no settings"):
+        get_provider("slurm", service.place("slurm", {}))
+
+
+def content_of(place):
+    return Path(place.environ["TRAINMASTER_SLURM_KEY"]).read_bytes()
+
+
+def test_what_was_replaced_or_forgotten_leaves_memory_when_nothing_uses_it(service, logins):
+    """Its file stays open: who still has its path never finds another team's key there."""
+    red = service.of_team("red")
+    logins.put("red", "slurm", files_of("one"), {}, "mia")
+    first = red.place("slurm", {})
+    path = Path(first.environ["TRAINMASTER_SLURM_KEY"])
+    logins.put("red", "slurm", files_of("two"), {}, "mia", is_same_account=True)
+    second = red.place("slurm", {})
+    assert (content_of(first), content_of(second)) == (b"key of one", b"key of two")
+    del first
+    gc.collect()
+    assert path.read_bytes() == b""
+    logins.put("blue", "slurm", files_of("blue"), {}, "bob")
+    assert service.of_team("blue").place("slurm", {}).environ["TRAINMASTER_SLURM_KEY"] != str(path)
+    last = Path(second.environ["TRAINMASTER_SLURM_KEY"])
+    del second
+    with service.database.engine.begin() as connection:  # as another server does it
+        connection.execute(text("DELETE FROM team_secret WHERE team = 'red'"))
+    gc.collect()
+    assert last.read_bytes() == b"key of two"
+    logins.forget_earlier()
+    gc.collect()
+    assert last.read_bytes() == b""
+    logins.put("red", "slurm", files_of("three"), {}, "mia")
+    third = red.place("slurm", {})
+    assert Path(third.environ["TRAINMASTER_SLURM_KEY"]) in (path, last), "not one more for each login"
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("first", ["login", "run"])
+def test_a_run_that_begins_while_a_login_changes(service, request, monkeypatch, engine, first):
+    """Two servers: either the run is seen, and the login refused, or the run begins with the new login."""
+    if engine == "postgresql":
+        url = request.getfixturevalue("postgres").new_url()
+    else:
+        url = service.home.database_url
+    databases = [Database(url, Patience(30.0)) for _ in range(2)]
+    Access(databases[0]).make_team("purple", None)
+    logins = TeamLogins(databases[0], service.home.root, {})
+    seen, refused = [], []
+
+    def admit(connection):
+        entrance("job-1", "purple", None, Application(0, 0.0, True), 1.0)(connection)
+        seen.append(has(connection, "purple", "login/slurm"))
+        if first == "run":
+            begin(put)
+
+    def begin(work):
+        threads.append(threading.Thread(target=work))
+        threads[-1].start()
+        threads[-1].join(0.2)
+
+    def create():
+        recipe = Recipe.from_text(RECIPE)
+        new = AcceptedRun(
+            "job-1", "job", recipe.model_dump_json(), "r.yaml", "slurm", "code", "file:///s", [("main", 1)],
+            submission=Submission("ann", "purple"),
+        )  # fmt: skip
+        databases[1].create_run(new, 1.0, admit=admit, waits=True)
+
+    def put():
+        try:
+            logins.put("purple", "slurm", files_of("purple"), {}, "mia")
+        except UsageError as error:
+            refused.append(error)
+
+    def at_place(*arguments):
+        found = queries.at_place(*arguments)
+        if first == "login":
+            begin(create)
+        return found
+
+    threads = list[threading.Thread]()
+    monkeypatch.setattr(team_logins, "at_place", at_place)
+    (put if first == "login" else create)()
+    for thread in threads:
+        thread.join(30)
+    assert databases[0].has_run("job-1")
+    assert [bool(refused), seen] == ([False, [True]] if first == "login" else [True, [False]])
+    for each in databases:
+        each.close()
 
 
 def test_what_is_wrong_is_not_kept(service, logins):
