@@ -433,7 +433,7 @@ def test_credentials_go_with_what_they_are_for(bench: OpenstackBench) -> None:
 
 def test_a_login_that_makes_no_credentials_needs_the_user_to_know(bench: OpenstackBench) -> None:
     """Refused before anything is made, with what to do; known, machines switch themselves off as before."""
-    with bench.nova.restricted() as bench.environ:
+    with bench.nova.credential() as bench.environ:
         for ask in (bench.provider().preflight, lambda them: bench.provider().acquire("one", them[0])):
             with pytest.raises(UsageError, match=r"delete themselves.*may make no others") as caught:
                 ask([bench.request()])

@@ -145,11 +145,11 @@ class PrivateNova(PrivateServer):
         return [*(each["name"] for each in made), *(each["path"] for each in rules)]
 
     @contextlib.contextmanager
-    def restricted(self) -> Iterator[dict[str, str]]:
-        """Variables of a login that may make no credentials of its own."""
+    def credential(self, *, unrestricted: bool = False) -> Iterator[dict[str, str]]:
+        """Variables of an application credential; ``unrestricted``: it may make others."""
         client = OpenstackClient(read_login("", self.environ()))
         path = f"/users/{client.said['user']['id']}/application_credentials"
-        asked = {"application_credential": {"name": "restricted"}}
+        asked = {"application_credential": {"name": "of a test", "unrestricted": unrestricted}}
         made = client.call("POST", "identity", path, asked)["application_credential"]
         yield {
             "OS_AUTH_URL": self.url,

@@ -179,7 +179,7 @@ def test_a_driver_that_never_comes_back_where_no_server_deletes_itself(
     """Hosts switch themselves off; Nova keeps what is theirs until a command of the home comes."""
     with (tmp_path / "openstack.yaml").open("a") as file:
         file.write("ends_only_from_here: true\n")
-    with cloud.nova.restricted() as environ:
+    with cloud.nova.credential() as environ:
         user.env |= environ
         run = left_alone(user)
         left = cloud.servers()

@@ -399,10 +399,11 @@ def train_with_own_login(
         (login,) = json.loads(user.call("team", "logins", "vision", "--json", **at_mia).stdout)["logins"]
         assert (login["provider"], login["changed_by"]) == (provider, "mia")
         refused = user.call("team", "login", "vision", provider, "--yes", code=2, **at_ann)
-        recipe = gang(user, 2, 60, machine)
+        recipe = gang(user, 2, 200, machine)  # it is looked at meanwhile, and others use this machine
         recipe.write_text(f"provider: {provider}\n{recipe.read_text()}")
         refused = user.call("run", recipe, "--yes", code=2, **at_bob)
-        assert "there are no settings" in refused.stderr, refused.stderr
+        assert "team nlp no login of its own" in refused.stderr, refused.stderr
+        assert f"trainmaster team login nlp {provider}" in refused.stderr
         quoted = user.call("check", recipe, **at_ann)
         assert f"{provider}: with the login of team vision" in quoted.stdout + quoted.stderr
         user.call("run", recipe, "--dry-run", **at_ann)
@@ -427,6 +428,7 @@ def train_with_own_login(
         until(lambda: json.loads(user.call("status", run, "--json", **at_ann).stdout)["state"] == "DONE")
         ended = json.loads(user.call("status", run, "--json", **at_ann).stdout)
         assert ended["reason"] == "SUCCEEDED", ended
+        recipe.write_text(recipe.read_text().replace("steps.py 200", "steps.py 20"))
         kept = user.call("run", recipe, "--yes", "--keep", "10m", "--json", **at_ann)
         name = json.loads(kept.stdout.strip().splitlines()[-1])["run"]
         refused = user.call("team", "logout", "vision", provider, code=2, **at_mia)

@@ -23,6 +23,7 @@ from place_runs import (
     podman_with_image,
     serve,
     train_as_a_team,
+    train_with_own_login,
     until,
     until_step,
 )
@@ -416,3 +417,16 @@ def test_a_node_that_does_not_suit_is_left_out(away: Renter, ray: PrivateRay, ac
             until(lambda place=place: not place.exists() or not list(place.iterdir()))
             with contextlib.suppress(FileNotFoundError):
                 place.rmdir()
+
+
+def test_a_team_trains_with_its_own_login(
+    user: Renter, ray: PrivateRay, account: RayAccount, tmp_path: Path
+) -> None:
+    """By SSH, with its own key, where the server has neither a way to Ray nor settings for it."""
+    (account.home / "ray.yaml").unlink()
+    (tmp_path / "mia").mkdir()
+    user.env["TRAINMASTER_WEBHOOK_NETWORKS"] = "127.0.0.0/8"
+    with way_there("login", ray, tmp_path) as way:
+        (tmp_path / "mia" / "ray.yaml").write_text(SETTINGS.format(way=way, scratch=ray.scratch))
+        secret = (tmp_path / "own_key").read_text().splitlines()[3]
+        train_with_own_login(user, "ray", tmp_path, "half", [secret])
