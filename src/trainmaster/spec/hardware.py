@@ -43,6 +43,10 @@ _OF_SHARED: Final = 2
 _FOREIGN: Final = {
     "accelerators": "write `gpu` and `gpus`: `V100:4` is `gpu: V100, gpus: 4`",
     "use_spot": "write `spot`",
+    **dict.fromkeys(
+        ("type", "types", "instance_type", "instance_types", "machine_type", "vm_size", "flavor"),
+        "did you mean `instance`? The model of its GPUs is `gpu`",
+    ),
 }
 
 

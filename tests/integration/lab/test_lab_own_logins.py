@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.crossings, pytest.mark.timeout(900)]
 PRICES = """\
 provider,region,instance_type,vcpus,memory_gib,price_usd_per_hour,as_of
 aws,us-east-1,m4.large,2,8,0.1,2026-11-01
+im,ec2,m4.large,2,8,0.1,2026-11-01
 """
 IM_CREDENTIALS = """\
 type = InfrastructureManager; username = me; password = of-the-team
@@ -33,6 +34,8 @@ id = ec2; type = EC2; username = {access_key_id}; password = {secret_access_key}
 """
 IM_SETTINGS = """\
 url: {url}
+credentials: im.auth
+prices: prices.csv
 clouds: {{ec2: {{image: 'aws://{region}/{image_id}', disk: 10GiB, user: tm}}}}
 """
 
@@ -70,7 +73,8 @@ def im(user: Renter, cache: Path, mia: Path) -> Iterator[Own]:
         file = mia / "im.auth"
         file.touch(0o600)
         file.write_text(IM_CREDENTIALS.format(**access))
-        (mia / "im.yaml").write_text(f"credentials: im.auth\n{IM_SETTINGS.format(url=manager.url, **access)}")
+        (mia / "prices.csv").write_text(PRICES)
+        (mia / "im.yaml").write_text(IM_SETTINGS.format(url=manager.url, **access))
         yield Own("m4.large", ["of-the-team", access["secret_access_key"]], {})
 
 

@@ -171,7 +171,8 @@ def test_what_is_collected_is_what_a_server_takes(tmp_path):
     (config / "kube").write_text(told)
     (home / "openstack.yaml").write_text(OPENSTACK)
     (config / "clouds.yaml").write_text(clouds(cacert=str(config / "token")))
-    (home / "im.yaml").write_text(IM.replace(MARK, "im.auth"))
+    (home / "im.yaml").write_text(IM.replace(MARK, "im.auth") + "prices: own.csv\n")
+    (home / "own.csv").write_text("provider,region,instance_type,vcpus,memory_gib,price_usd_per_hour\n")
     (home / "im.auth").write_text(
         f"type = InfrastructureManager; username = me; password = of the team\n"
         f"id = ec2; type = EC2; username = a; password = file({config / 'token'})\n"
@@ -190,6 +191,8 @@ def test_what_is_collected_is_what_a_server_takes(tmp_path):
             provider, ProviderPlace(tmp_path / "server", ""), "vision", sent.files, sent.environ
         )
         assert found.team == "vision"
+        if provider == "im":
+            assert Path(found.environ["TRAINMASTER_IM_PRICES"]).read_text() == (home / "own.csv").read_text()
     assert not (tmp_path / "server" / "slurm.yaml").exists()
 
 

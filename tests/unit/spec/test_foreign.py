@@ -107,6 +107,7 @@ def test_at_least_so_much_may_be_written_with_a_sign(hardware, gpus, gpu_memory)
         ("{any_of: [{gpu: {type: L4, count: 2}}]}", "any_of.0.gpu.count: unknown key"),
         ("{any_of: [L4]}", "any_of.0: the text 'L4'; write a mapping"),
         ("{accelerators: 'V100:4'}", "accelerators: write `gpu` and `gpus`"),
+        ("{type: m5.large}", "type: did you mean `instance`?"),
         ("{gpu: [L4, L4]}", "gpu.1: the text 'L4' a second time"),
         ("{gpu: [L4, 'A100:8']}", "gpu.1: the text 'A100:8'; write `gpu: A100, gpus: 8`"),
         ("{gpu: {type: L4, count: 2}, gpus: 3}", "gpu.count: `gpus` says that already"),

@@ -140,13 +140,11 @@ def im_provider(place: ProviderPlace) -> ImProvider:
 def _own_login(place: ProviderPlace) -> SentSettings:
     file = IM.file(place.root, place.environ)
     settings = read_settings(file)
-    if settings.prices:
-        raise UsageError(f"{file} names `prices`, which are not sent", "Leave them out for a team.")
-    credentials = read_credentials(settings.credentials_file)
-    files = {
-        "TRAINMASTER_IM": with_values(file.read_text(), credentials=path_mark(_CREDENTIALS)),
-        _CREDENTIALS: json.dumps([dict(each) for each in credentials.records]),
-    }
+    credentials, named = read_credentials(settings.credentials_file), {"credentials": path_mark(_CREDENTIALS)}
+    files = {_CREDENTIALS: json.dumps([dict(each) for each in credentials.records])}
+    if settings.prices_file is not None:
+        files[_PRICES], named["prices"] = settings.prices_file.read_text(), path_mark(_PRICES)
+    files["TRAINMASTER_IM"] = with_values(file.read_text(), **named)
     clouds = ", ".join(credentials.clouds) or "no cloud"
     return SentSettings(
         files, {}, (f"the login to {settings.url}, and those to {clouds}, with all that they may do",)
@@ -160,18 +158,21 @@ def _check_login(place: ProviderPlace) -> None:
     values = [
         str(value) for each in typed(list[dict[str, Any]], parsed_json(text)) for value in each.values()
     ]
-    named = settings.credentials != place.environ[_CREDENTIALS]
-    if named or settings.prices or any(value.strip().startswith("file(") for value in values):
+    named = (settings.credentials, settings.prices)
+    is_sent = named == (place.environ[_CREDENTIALS], place.environ.get(_PRICES, ""))
+    if not is_sent or any(value.strip().startswith("file(") for value in values):
         raise UsageError(
-            f"{settings.file} or its credentials name another file", "`trainmaster team login` sends both."
+            f"{settings.file} or its credentials name another file", "`trainmaster team login` sends all."
         )
     check_address(settings.url, place)
 
 
 #: Names the file of IM's with credentials, of a team's own login.
 _CREDENTIALS: Final = "TRAINMASTER_IM_CREDENTIALS"
+#: The same of its price list.
+_PRICES: Final = "TRAINMASTER_IM_PRICES"
 #: See `LoginKind`.
-TEAM_LOGIN: Final = LoginKind(_own_login, _check_login, ("TRAINMASTER_IM", _CREDENTIALS))
+TEAM_LOGIN: Final = LoginKind(_own_login, _check_login, ("TRAINMASTER_IM", _CREDENTIALS), (), (_PRICES,))
 
 
 def catalogue_of(

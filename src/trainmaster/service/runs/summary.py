@@ -512,13 +512,18 @@ def resolve_run(
         return found[0]
     if found:
         raise NotFoundError(f"several runs {words} {text!r}: {', '.join(found)}", hint)
+    raise no_run(database, text, which)
+
+
+def no_run(database: Database, text: str, which: queries.RunFilter = queries.ALL_RUNS) -> NotFoundError:
+    """What to raise where no run is meant: with the nearest id or name of those that are asked about."""
     from trainmaster.spec.node import nearest
 
     rows = queries.runs(database, limit=_NEAR, which=which)
     named = filter(None, (json.loads(row["labels"]).get("name") for row in rows))
     near = nearest(text, [*(row["id"] for row in rows), *named])
     meant = f"; did you mean {near}?" if near else "."
-    raise NotFoundError(f"there is no run {text!r}", f"`trainmaster status` lists the runs{meant}")
+    return NotFoundError(f"there is no run {text!r}", f"`trainmaster status` lists the runs{meant}")
 
 
 def _tasks(experiment: RowMapping, counts: list[RowMapping]) -> dict[str, int]:

@@ -10,20 +10,20 @@ import math
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.advisor.papers.measured_table import PUBLISHED
 from trainmaster.db import queries
 from trainmaster.db.queries import RunFilter
-from trainmaster.db.run_rows import existing
 from trainmaster.service.clusters import USED
 from trainmaster.service.models.model_names import find_model
 from trainmaster.service.quotes.recommending import recommended
 from trainmaster.service.runs.log_search import LINES, search_logs
 from trainmaster.service.runs.run_stream import RunStream, StreamCursor
 from trainmaster.service.runs.stored_recipe import recipe_text
-from trainmaster.service.runs.summary import resolve_run, runs_summary
+from trainmaster.service.runs.summary import no_run, resolve_run, runs_summary
 from trainmaster.spec.errors import NotFoundError, PublishError, UsageError, fails_as
 from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.units import parse_duration
@@ -112,8 +112,11 @@ class TeamRuns:
         Raises:
             NotFoundError: there is no such run, or it is not the caller's to see.
         """
-        row = self._service.database.run_row(run)
-        return existing(row if self._caller.sees(row["team"]) else None, run)
+        with suppress(NotFoundError):
+            row = self._service.database.run_row(run)
+            if self._caller.sees(row["team"]):
+                return row
+        raise no_run(self._service.database, run, self._which)
 
     def code(self, run: str) -> Path | None:
         """The snapshot of a run's code, brought here if another server has it; None if it cannot be had."""

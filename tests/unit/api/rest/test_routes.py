@@ -335,6 +335,13 @@ def test_what_is_another_teams_is_not_there(served, method, path):
         assert answer.json()["title"] == f"there is no run '{run}'"
 
 
+def test_a_run_that_is_not_there_is_answered_with_the_nearest_that_is_seen(served):
+    red, blue = (served.ask(who, "GET", "/api/v1/runs/job-redd") for who in ("red-read", "blue-user"))
+    assert (red.status_code, blue.status_code) == (404, 404)
+    assert "did you mean job-red?" in red.json()["hint"]
+    assert "job-red" not in blue.json()["hint"]
+
+
 def test_lists_have_only_what_is_ones_own(served):
     def runs(who):
         return {found["run"] for found in served.ask(who, "GET", "/api/v1/runs").json()["runs"]}
