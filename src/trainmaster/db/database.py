@@ -106,6 +106,10 @@ class Database:
         """The connections."""
         return self._transactions.engine
 
+    def check_schema(self) -> None:
+        """Refuse to go on with tables that a newer Trainmaster has changed; each write does so, too."""
+        self._transactions.check_schema()
+
     @property
     def is_shared(self) -> bool:
         """Whether it is a server, which other machines may use, too."""

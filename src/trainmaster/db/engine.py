@@ -254,6 +254,23 @@ def _ensure_schema(engine: Engine, shown_url: str) -> None:
     upgrade(engine, found, SCHEMA_REVISION, shown_url)
 
 
+def check_schema(connection: Connection) -> None:
+    """Refuse tables that a newer Trainmaster has changed since this process has opened them.
+
+    Raises:
+        StoreError: it has.
+    """
+    found = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+    if found != SCHEMA_REVISION:
+        url = connection.engine.url.render_as_string()
+        raise StoreError(
+            f"a newer Trainmaster has changed the database {url}: it has schema {found}, and this process, "
+            f"which began before that, knows {SCHEMA_REVISION}",
+            "Nothing is written by this process any more. End it, update Trainmaster here (pip install -U "
+            "trainmaster), and start it again: runs go on.",
+        )
+
+
 def _create_tables(connection: Connection) -> None:
     definitions = _definitions(connection.dialect)
     if connection.dialect.name == "sqlite":

@@ -11,20 +11,22 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Final, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine, RowMapping
 
 from trainmaster.dataclass import dataclass, field
-from trainmaster.db.engine import DAMAGED_ADVICE, first_line, reader_of
+from trainmaster.db.engine import DAMAGED_ADVICE, check_schema, first_line, reader_of
 from trainmaster.db.patience import Patience, Try, is_damaged, is_full, is_transient
 from trainmaster.spec.errors import FullDiskError, StoreError
 
 #: So many writes are in one transaction at most: until its end there are no other writers.
 MOST: Final = 32
 _LONGEST_REST_S: Final = 0.1
+#: A process that writes looks so often whether a newer Trainmaster has changed the tables.
+_SCHEMA_LOOK_S: Final = 1.0
 
 
 @dataclass(eq=False, slots=True)
@@ -154,6 +156,7 @@ class Transactions:
         self._writing = threading.Lock() if engine.dialect.name == "sqlite" else nullcontext()
         self._group = GroupCommit(engine, self._writing) if engine.dialect.name == "sqlite" else None
         self._is_one_of_many = False
+        self._schema_seen_at = time.monotonic()
 
     def sharing(self, patience: Patience) -> Transactions:
         """Of the same database and its connections, with a patience of its own, for one of many writers."""
@@ -181,6 +184,19 @@ class Transactions:
             f"Is {self.engine.url.render_as_string()} whole, and its disk not full?",
         )
 
+    def check_schema(self) -> None:
+        """Refuse to go on with tables that a newer Trainmaster has changed.
+
+        Raises:
+            StoreError: it has, or the database is away.
+        """
+
+        def once(_: Try) -> None:
+            with self._reader.connect() as connection:
+                check_schema(connection)
+
+        self._repeat(once, "the database cannot be read", "Is it whole?", patient=False)
+
     def write(self, work: Callable[[Connection, Try], T], *, patient: bool = True) -> T:
         """One transaction: whole or not at all.
 
@@ -190,14 +206,20 @@ class Transactions:
             patient: False to try only once.
 
         Raises:
-            StoreError: the database refused it.
+            StoreError: the database refused it, or a newer Trainmaster has changed its tables.
         """
+
+        def checked(connection: Connection, this: Try) -> T:
+            if (now := time.monotonic()) - self._schema_seen_at > _SCHEMA_LOOK_S:
+                check_schema(connection)
+                self._schema_seen_at = now
+            return work(connection, this)
 
         def once(this: Try) -> T:
             if self._is_one_of_many and self._group is not None:
-                return self._group.write(lambda connection: work(connection, this))
+                return self._group.write(lambda connection: checked(connection, this))
             with self._writing, self.engine.begin() as connection:
-                return work(connection, this)
+                return checked(connection, this)
 
         return self._repeat(
             once,
@@ -220,6 +242,7 @@ class Transactions:
                 clashes = isinstance(error, sa.exc.IntegrityError) and this.again and not has_clashed
                 has_clashed = has_clashed or clashes
                 if not clashes and not is_transient(error):
+                    self._blame_schema()
                     hint = DAMAGED_ADVICE if is_damaged(error) else advice
                     raise StoreError(f"{what}: {trouble}", hint) from error
                 no_room = is_full(error)
@@ -230,6 +253,11 @@ class Transactions:
                 if this is None:
                     after = f" for {wait.spent_s:.0f} s" if self.patience.seconds and patient else ""
                     raise StoreError(f"{what}{after}: {trouble}", self._advice()) from error
+
+    def _blame_schema(self) -> None:
+        """Say so if a statement was refused for tables that are not ours any more."""
+        with suppress(sa.exc.SQLAlchemyError), self._reader.connect() as connection:
+            check_schema(connection)
 
     def _room(self) -> str:
         url = self.engine.url

@@ -166,3 +166,20 @@ def test_a_new_file_is_its_owners_and_one_that_is_shared_stays_so(tmp_path: Path
     file.chmod(0o660)
     open_database(f"sqlite:///{file}").dispose()
     assert file.stat().st_mode & 0o777 == 0o660
+
+
+def test_a_process_whose_tables_a_newer_version_has_changed_writes_nothing(database, url, lease, monkeypatch):
+    """What the database refuses to read is explained by that, too."""
+    stamp(url, "9999")
+    monkeypatch.setattr("trainmaster.db.transactions._SCHEMA_LOOK_S", -1.0)
+    other = database._transactions.sharing(database.patience)
+    for check in (
+        database.check_schema,
+        lambda: database.put_cost(lease, 1.0, NOW),
+        lambda: other.write(lambda connection, _: connection.execute(sa.text("DELETE FROM event"))),
+        lambda: database.read(sa.select(sa.text("no_such_column FROM run"))),
+    ):
+        with pytest.raises(StoreError, match="a newer Trainmaster has changed") as caught:
+            check()
+        assert "start it again" in caught.value.hint
+    assert queries.events(database, "r-1")

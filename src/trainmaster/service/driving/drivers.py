@@ -49,6 +49,7 @@ class Drivers(ServerLoop):
 
     def turn(self) -> None:
         """Admit what waits where there is room again, and look."""
+        self.service.database.check_schema()  # said in the log, also while there is nothing to write
         admit_waiting(self.service.database, self.service.database.clock_s())
         TeamLogins(self.service.database, self.service.home.root, self.environ).forget_earlier()
         self.look()
