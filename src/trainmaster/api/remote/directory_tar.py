@@ -73,7 +73,8 @@ class _Member(NamedTuple):
     def header(self) -> bytes:
         found = tarfile.TarInfo(self.path)
         found.mode, found.size = stat.S_IMODE(self.mode) & 0o777, self.size_bytes
-        found.mtime = self.mtime_ns / 1e9
+        # In whole seconds: a part of one needs a header of its own, which is ten times a small file's size.
+        found.mtime = self.mtime_ns // 1_000_000_000
         found.type, found.linkname = tarfile.REGTYPE, self.target
         if stat.S_ISDIR(self.mode):
             found.type = tarfile.DIRTYPE
@@ -111,7 +112,7 @@ class DirectoryTar:
         try:
             for member in self._walk(""):
                 header = member.header
-                digest.update(header)
+                digest.update(header + member.mtime_ns.to_bytes(12, "big", signed=True))
                 self._members.append(member)
                 self._starts.append(self.size_bytes)
                 self.size_bytes += len(header) + _padded(member.size_bytes)

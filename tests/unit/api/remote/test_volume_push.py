@@ -144,3 +144,13 @@ def test_a_directory_is_a_tar_wherever_one_begins_to_read(files):
     assert DirectoryTar(files).digest != found.digest
     with pytest.raises(PublishError, match=r"run\.sh changed"):
         found.read(0, found.size_bytes)
+
+
+def test_a_small_file_takes_two_blocks(tmp_path):
+    """And one that was changed within a second is another one to what goes on with an upload."""
+    (tmp_path / "a").write_text("one")
+    os.utime(tmp_path / "a", ns=(0, 1_500_000_000))
+    found = DirectoryTar(tmp_path)
+    assert found.size_bytes == 4 * tarfile.BLOCKSIZE
+    os.utime(tmp_path / "a", ns=(0, 1_600_000_000))
+    assert DirectoryTar(tmp_path).digest != found.digest
