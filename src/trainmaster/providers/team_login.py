@@ -69,7 +69,7 @@ def login_kind(provider: str) -> LoginKind:
         has = [name for name in PROVIDERS.built_in if _stated(name)]
         raise UsageError(
             f"provider {provider}: a team cannot have a login of its own there",
-            f"It can for {', '.join(has)}. On {provider} all teams use what the server has.",
+            f"It can for {', '.join(has)}.",
         )
     return found
 
