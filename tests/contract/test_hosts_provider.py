@@ -445,7 +445,7 @@ def test_hosts_are_left_out_where_fewer_will_do(tmp_path: Path) -> None:
     bench.shell.silent = {"h1", "h2"}
     with pytest.raises(NoCapacityError, match="1 of 3"):
         provider.acquire("three", request)
-    with pytest.raises(ProviderError, match="1 hosts for 2 worker nodes"):
+    with pytest.raises(ProviderError, match="1 host for 2 worker nodes"):
         provider.preflight([request])
 
 
@@ -552,7 +552,7 @@ def test_what_no_host_has_is_refused_with_the_most_that_one_has(tmp_path: Path) 
     for name, gigabytes in (("h1", 2), ("h2", 16)):
         bench.shell.kernels[name] = kernel(tmp_path / name, gigabytes)
     with pytest.raises(
-        UsageError, match=r"0 hosts for 1 worker nodes .*h2: it has 16 GB of memory, 64 GB"
+        UsageError, match=r"0 hosts for 1 worker node .*h2: it has 16 GB of memory, 64 GB"
     ) as no:
         bench.provider().preflight([bench.request(memory_bytes=64_000_000_000)])
     assert no.value.hint == (

@@ -14,7 +14,7 @@ from trainmaster.spec.errors import TrainmasterError, UsageError, fails_as
 from trainmaster.spec.metric_names import TOTAL_STEPS, in_order, says_how_good
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.states import EndReason
-from trainmaster.spec.units import QUOTE_RESOLUTION, dollars, format_bytes, format_duration
+from trainmaster.spec.units import QUOTE_RESOLUTION, counted, dollars, format_bytes, format_duration
 
 duration = format_duration
 T = TypeVar("T")
@@ -152,7 +152,7 @@ def verdict_lines(name: str, experiment: Mapping[str, Any]) -> list[str]:
         lines = [f"{name} begins with checkpoint {experiment['begins_with']}"]
     if earlier := experiment.get("search", {}).get("from"):
         run, _, count = earlier.rpartition("@")
-        lines.append(f"the search of {name} goes on from {run}: {count} tasks")
+        lines.append(f"the search of {name} goes on from {run}: {counted(int(count), 'task')}")
     refused = experiment.get("message") if experiment["reason"] == EndReason.GATE_REFUSED else ""
     until = experiment.get("until")
     early = [] if until is None else [f"{name} ends at {until['condition']}: {until['reached']} so far"]

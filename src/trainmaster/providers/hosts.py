@@ -29,6 +29,7 @@ from trainmaster.providers.host_probe import MOST_PROBED, probe_findings, probe_
 from trainmaster.providers.inventory import Inventory, InventoryHost
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.processes import this_user
+from trainmaster.spec.units import counted
 from trainmaster.transport.base import Result
 
 #: A host that others claim all the time is left to them.
@@ -184,7 +185,8 @@ class HostsProvider:
         reasons += [
             f"{host.name}: {reason}" for host in free if (reason := misfit(host, request, memory[host.name]))
         ]
-        message = f"{self._inventory.file}: {len(suited)} hosts for {request.needed} {request.role} nodes" + (
+        needed = counted(request.needed, f"{request.role} node")
+        message = f"{self._inventory.file}: {counted(len(suited), 'host')} for {needed}" + (
             f" ({'; '.join(reasons[:_MOST_REASONS])})" if reasons else ""
         )
         hint = "List more hosts there, or ask for fewer nodes."

@@ -15,7 +15,7 @@ from trainmaster.testing.simulated_world import ViolationError, World
 
 
 def check_run_state(run_state: RunState, database: SimulatedStore) -> None:
-    """The board in memory is what a new controller would load; its counters add up."""
+    """The run in memory is what a new controller would load; its counters add up."""
     for experiment in run_state.experiments.values():
         counts = experiment.tally()
         if counts["total"] != sum(counts.values()) - counts["total"] or min(counts.values()) < 0:

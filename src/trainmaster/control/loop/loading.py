@@ -125,7 +125,7 @@ def run_state_from_rows(
     live_task_rows: Iterable[Mapping[Any, Any]],
     ended_task_rows: Iterable[Mapping[Any, Any]] = (),
 ) -> RunState:
-    """The board that rows of the database describe; pure.
+    """The run that rows of the database describe; pure.
 
     Args:
         shapes: every experiment, in topological order.

@@ -39,7 +39,7 @@ def reconcile(
     """Decide until nothing more follows from what was observed.
 
     ``run_state`` is brought up to date with every change given; the caller must commit them all, or
-    throw the board away.
+    throw it away.
 
     Args:
         run_state: the run.

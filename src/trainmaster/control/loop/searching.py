@@ -1,4 +1,4 @@
-"""`Searcher`: the search of one experiment, between the board and what `trainmaster.sweeps` knows."""
+"""`Searcher`: the search of one experiment, between the run's tasks and what `trainmaster.sweeps` knows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ENDING = (State.SAVING, State.RECOVERING, State.STOPPING)
 
 
 class Searcher:
-    """Chooses the parameters of new tasks and judges running ones; the board is its only memory that counts.
+    """Chooses the parameters of new tasks and judges running ones; the run's tasks are all it remembers.
 
     Args:
         experiment: with a ``search``.

@@ -37,6 +37,7 @@ from trainmaster.providers.team_login import site_login
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.private_files import short_digest
+from trainmaster.spec.units import counted
 from trainmaster.transport.base import Result
 from trainmaster.transport.ray.bundles import namespace_of
 from trainmaster.transport.ray.proxy import GoneError, RayProxy, proxy_of
@@ -148,7 +149,7 @@ class RayProvider(LedgerProvider):
         for name in ("CPU", "GPU", "memory"):
             if limit := sum(float(each["has"].get(name, 0.0)) for each in nodes):
                 words = f"{_amount(name, free.get(name, 0.0))} of {_amount(name, limit)} {name} are free"
-                found.append(Finding("room", f"{len(nodes)} nodes: {words}"))
+                found.append(Finding("room", f"{counted(len(nodes), 'node')}: {words}"))
         addresses = sorted({str(each["address"]) for each in nodes})[:MOST_PROBED]
         script = probe_script(dict(zip(addresses, addresses, strict=True)), builds)
         seen = self._proxy.ask("looks", addresses, script, self._settings.scratch)

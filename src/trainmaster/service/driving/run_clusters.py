@@ -32,6 +32,7 @@ from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError,
 from trainmaster.spec.private_files import write_private
 from trainmaster.spec.states import State
 from trainmaster.spec.topics import TAKEN_BACK
+from trainmaster.spec.units import counted
 
 if TYPE_CHECKING:
     from trainmaster.cluster.bootstrap.host_result import PhaseReport
@@ -352,7 +353,8 @@ class RunClusters:
         spared = known if capabilities_of(name).leaves_nothing else used
         try:
             if lost := renter.provider.reap([*spared, *others]):
-                self._tell(f"note: {len(lost)} machines without a run are given back: {', '.join(lost)}")
+                many, are = counted(len(lost), "machine"), "is" if len(lost) == 1 else "are"
+                self._tell(f"note: {many} without a run {are} given back: {', '.join(lost)}")
         except UsageError:
             raise
         except TrainmasterError as error:  # they end themselves in any case

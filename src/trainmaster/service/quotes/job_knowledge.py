@@ -312,7 +312,7 @@ class JobKnowledge:
             if known is not None and name in names:
                 unseen = [replace(each, startup_spread=STARTUP_UNSEEN_SPREAD) for each in known.types]
                 found[name] = replace(unseen[0], fingerprint=own.fingerprint, others=tuple(unseen[1:]))
-                self._tell(f"{name}: {len(points)} points of {options.measurements} used")
+                self._tell(f"{name}: {counted(len(points), 'point')} of {options.measurements} used")
         self.notes.append(own.note)
         return found
 

@@ -280,10 +280,13 @@ def test_a_search_that_goes_on_has_a_link_to_which(served):
         directory=served.service.home.root,
     )
     main = recipe.experiments["main"]
-    search = main.search.model_copy(update={"goes_on": "job-0/main@7"})
-    recipe = recipe.model_copy(update={"experiments": {"main": main.model_copy(update={"search": search})}})
+    row = tables.run.update().where(tables.run.c.id == "job-red-7")
     served.run("job-red-7", "red")
-    change = tables.run.update().where(tables.run.c.id == "job-red-7").values(recipe=recipe.model_dump_json())
-    served.service.database.write(lambda connection, _: connection.execute(change))
-    page = served.ask("red-user", "GET", "/runs/job-red-7").text
-    assert 'Its search goes on from <a href="/runs/job-0">job-0/main: 7 tasks</a>' in page
+    for count, tasks in ((7, "7 tasks"), (1, "1 task")):
+        search = main.search.model_copy(update={"goes_on": f"job-0/main@{count}"})
+        searching = {"main": main.model_copy(update={"search": search})}
+        text = recipe.model_copy(update={"experiments": searching}).model_dump_json()
+        change = row.values(recipe=text)
+        served.service.database.write(lambda connection, _, change=change: connection.execute(change))
+        page = served.ask("red-user", "GET", "/runs/job-red-7").text
+        assert f'Its search goes on from <a href="/runs/job-0">job-0/main: {tasks}</a>' in page

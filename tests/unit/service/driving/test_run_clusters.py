@@ -40,12 +40,13 @@ class Provider:
 
     def __init__(self) -> None:
         self.spared: list[list[str]] = []
+        self.lost: list[str] = []
         self.meanwhile: Callable[[], None] = lambda: None
 
     def reap(self, known: Sequence[str]) -> list[str]:
         self.spared.append(list(known))
         self.meanwhile()
-        return []
+        return self.lost
 
     def close(self) -> None: ...
 
@@ -177,6 +178,20 @@ def test_a_mark_is_there_whole_or_not_at_all(world: World, monkeypatch: pytest.M
 
 def reaped(world: World, count: int = 1) -> None:
     until(lambda: len(world.provider.spared) >= count, f"{count} looks for lost machines")
+
+
+@pytest.mark.parametrize(
+    ("lost", "told"),
+    [
+        (["i-1"], "note: 1 machine without a run is given back: i-1"),
+        (["i-1", "i-2"], "note: 2 machines without a run are given back: i-1, i-2"),
+    ],
+)
+def test_machines_that_no_run_uses_are_told(world: World, lost: list[str], told: str) -> None:
+    world.provider.lost = lost
+    world.machines(world.start("run"))
+    until(lambda: world.said, "what was given back is told")
+    assert world.said == [told]
 
 
 def test_a_cluster_that_is_about_to_be_rented_anew_is_spared(world: World) -> None:

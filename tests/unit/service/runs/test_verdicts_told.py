@@ -52,6 +52,12 @@ def test_a_gate_that_holds_and_why_nothing_was_promoted(service, tmp_path):
     ]
 
 
+@pytest.mark.parametrize(("count", "tasks"), [("1", "1 task"), ("8", "8 tasks")])
+def test_where_a_search_goes_on(count, tasks):
+    experiment = {"search": {"from": f"run-1/main@{count}"}, "reason": None}
+    assert verdict_lines("train", experiment) == [f"the search of train goes on from run-1/main: {tasks}"]
+
+
 def test_a_gate_that_refuses(service, tmp_path):
     why = "accuracy 0.4 is below 0.5 (require, line 5)"
     done = ExperimentChange("train", State.RUNNING, State.DONE, EndReason.GATE_REFUSED, why)
