@@ -201,3 +201,15 @@ def test_a_provider_without_one_says_so(provider):
     with pytest.raises(UsageError, match=f"{provider}: a team cannot have") as caught:
         login_kind(provider)
     assert "slurm" in caught.value.hint
+
+
+def test_with_keys_of_its_own_aws_is_asked_where_and_as_no_setting_of_the_server_says(tmp_path, monkeypatch):
+    pytest.importorskip("botocore", reason="boto3 is not installed")
+    for name, value in (("AWS_PROFILE", "of-the-server"), ("AWS_ENDPOINT_URL", "https://store.server")):
+        monkeypatch.setenv(name, value)
+    place = team_place("aws", ProviderPlace(tmp_path, "home"), "vision", {}, AWS)
+    made = PROVIDERS.make("aws", place)
+    client = made._client._client("ec2", "eu-west-1")
+    assert client.meta.endpoint_url == "https://ec2.eu-west-1.amazonaws.com"
+    assert client._request_signer._credentials.access_key == "AKIATEAM"
+    made.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import os
 import random
 import threading
 import time
@@ -27,6 +28,9 @@ _CONNECT_S: Final = 10.0
 #: Credentials that were refused are read again after so long: somebody may have renewed them.
 _READ_KEYS_S: Final = 30.0
 _HTTP_SERVER_ERROR: Final = 500
+
+#: With keys of its own a client reads no profile and no configuration: in a server these are its owner's.
+_OWN_KEYS: Final = {"profile": (None, None, None, None), "config_file": (None, None, os.devnull, None)}
 
 #: boto3 has no types of its own: its methods and their answers are made from Amazon's descriptions when it
 #: runs.
@@ -322,6 +326,7 @@ class AwsClient:
                 read_timeout=chosen.timeout_s,
                 proxies={} if chosen.is_own_cloud else None,  # a proxy does not reach what is on this machine
                 user_agent_extra="trainmaster",
+                ignore_configured_endpoint_urls=bool(chosen.access_key_id),
             )
             try:
                 client = self._clients[key] = self._boto().create_client(
@@ -343,7 +348,7 @@ class AwsClient:
             chosen = self._settings
             try:
                 # boto3 adds to it what moves files, which takes long to import.
-                session = botocore.session.get_session()
+                session = botocore.session.get_session(_OWN_KEYS if chosen.access_key_id else None)
                 session.get_config_variable("region")  # reads the configuration
             except BotoCoreError as error:
                 raise UsageError(
