@@ -57,6 +57,6 @@ def told_of_own_logins(name: str, place: ProviderPlace) -> Iterator[None]:
             raise
         raise NotSetUpError(
             f"the server has no settings for {name}, and team {place.asker} no login of its own there",
-            f"Its managers send one with `trainmaster team login {place.asker} {name}`. "
-            "The page /team#logins says how.",
+            "Its managers may send one, as the page /team#logins tells them. The command is "
+            f"`trainmaster team login {place.asker} {name}`.",
         ) from None

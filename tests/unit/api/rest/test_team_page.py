@@ -166,6 +166,14 @@ def test_a_secret_is_kept_and_forgotten_and_not_shown(office):
     assert Browser(office, "member").ask("POST", "/team/secrets", name="K", value="v").status_code == 403
 
 
+def test_a_place_that_the_server_is_not_set_up_for_leads_to_own_logins(office):
+    recipe = "name: a\nprovider: slurm\nexperiments: {main: {command: 'true', distributed: {workers: 1}}}\n"
+    for path in ("/new/estimate", "/new/dry-run"):
+        said = Browser(office, "member").ask("POST", path, recipe=recipe).text
+        assert "no settings for slurm" in said, said
+        assert '<a href="/team#logins">' in said, said
+
+
 def test_an_own_login_is_listed_and_forgotten(office):
     manager, path = Browser(office, "manager"), "/api/v1/team-logins/slurm"
     machines = "machines: {n: {cpus: 1, memory: 1GB}}"
