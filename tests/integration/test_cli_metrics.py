@@ -118,14 +118,17 @@ def test_a_flood_of_metrics(tm):
 
 
 def test_what_was_reported_is_exported(tm, tmp_path):
-    report = """echo '{"step": 1, "loss": 0.5}' >> $TRAINMASTER_METRICS"""
+    report = """printf '{"step": %s, "loss": %s}\\n' 1 0.5 2 NaN >> $TRAINMASTER_METRICS"""
     run = tm.run(tm.task(report))["run"]
     table = tm.call("metrics", "export", run, "--csv", "-").out
-    assert table == "experiment,task,attempt,step,loss\nmain,0,1,1,0.5\n"
+    assert table == "experiment,task,attempt,step,loss\nmain,0,1,1,0.5\nmain,0,1,2,nan\n"
     told = tm.call("metrics", "export", run, "--json").json
     assert told == {
         "run": run,
-        "reports": [{"experiment": "main", "task": 0, "attempt": 1, "step": 1, "loss": 0.5}],
+        "reports": [
+            {"experiment": "main", "task": 0, "attempt": 1, "step": 1, "loss": 0.5},
+            {"experiment": "main", "task": 0, "attempt": 1, "step": 2, "loss": None},
+        ],
     }
     both = tm.call("metrics", "export", run, "--json", "--csv", "-", code=2)
     assert "give one of --csv, --tensorboard and --json" in both.err

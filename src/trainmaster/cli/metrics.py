@@ -34,7 +34,7 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write what the tasks of a run have reported until now into a CSV file, event files, or as JSON."""
-    from trainmaster.service.runs.metric_export import EventFiles, write_csv
+    from trainmaster.service.runs.metric_export import EventFiles, in_json, write_csv
 
     if (to_csv is not None) + (tensorboard is not None) + as_json != 1:
         raise UsageError("give one of --csv, --tensorboard and --json", "Such as --csv points.csv.")
@@ -51,7 +51,7 @@ def export(
         how = "with trainmaster.report(step=10, loss=0.5), or by printing `step 10 loss 0.5`"
         say(f"{run} has reported nothing yet; tasks do {how}")
     if as_json:
-        print_json({"run": run, "reports": reports})
+        print_json({"run": run, "reports": list(in_json(reports))})
         return
     if to_csv == "-":
         write_csv(reports, sys.stdout)

@@ -334,7 +334,7 @@ class RemoteClient:
     def metrics(
         self, run: str, experiment: str | None = None, task: int | None = None
     ) -> list[dict[str, Any]]:
-        query = {"experiment": experiment, "task": task}
+        query = {"experiment": experiment, "task": task, "nan": "true"}
         return list(rows_of(self._to.pieces(f"/runs/{quoted(run)}/points", query, is_same=False)))
 
     def picture(self, run: str) -> RunPicture:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from itertools import chain, islice
-from typing import Any
+from typing import Annotated, Any
 
+from fastapi import Query
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
@@ -64,10 +65,18 @@ def highlights(run: str, runs: Runs) -> dict[str, Any]:
 
 @router.get("/runs/{run}/points", response_class=StreamingResponse)
 def points(
-    run: str, runs: Runs, transfer: Transfer, experiment: str | None = None, task: int | None = None
+    run: str,
+    runs: Runs,
+    transfer: Transfer,
+    experiment: str | None = None,
+    task: int | None = None,
+    nan: Annotated[bool, Query(description="NaN and the infinities as Python has them, not null")] = False,
 ) -> StreamingResponse:
     """All that its tasks have reported, a line of JSON per report, in order; `/metrics` thins it."""
+    from trainmaster.service.runs.metric_export import in_json
+
     rows = runs.points(run, experiment, task)
+    rows = rows if nan else in_json(rows)
     first = list(islice(rows, 1))  # what is not there is said before the answer begins
     lines = (json.dumps(row, default=str) + "\n" for row in chain(first, rows))
     return StreamingResponse(transfer.sent(lines), media_type="application/x-ndjson")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from trainmaster.dataclass import dataclass, field
+from trainmaster.executors.telemetry.metrics import json_safe
 
 #: How names of event files end that are written here.
 OWN: Final = ".trainmaster"
@@ -21,6 +22,11 @@ _TIMES: Final = ("time", "timestamp", "wall_time")
 _STEPS: Final = ("step", "epoch")
 #: CRC-32C (Castagnoli), by which TensorFlow checks its records.
 _POLYNOMIAL: Final = 0x82F63B78
+
+
+def in_json(reports: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """What JSON can say of them: None for NaN and the infinities."""
+    return map(json_safe, reports)
 
 
 def write_csv(reports: Iterable[Mapping[str, Any]], file: TextIO) -> int:
