@@ -133,7 +133,7 @@ def test_a_store_that_means_another_machine_there_is_not_lent(monkeypatch: pytes
     assert len(told) == 1
     assert stores.reached == []
     with pytest.raises(RelayError, match="on this machine only"):
-        made.require_lendable("file:///store")
+        made._delegated("file:///store", [Source(node(1), "/c")])
 
 
 def test_a_node_that_cannot_is_asked_again_much_later(away: None) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from trainmaster.artifacts import CheckpointSeries
 from trainmaster.cluster import member_places
+from trainmaster.cluster.node_files import remote_site
 from trainmaster.cluster.node_files import store_reach as node_patience
 from trainmaster.cluster.node_files.remote_site import RemoteSite
 from trainmaster.control.attempt import saving, staging, unpublished
@@ -366,7 +367,7 @@ def test_a_gang_is_saved_no_longer_when_one_of_its_machines_is_gone(
 
     monkeypatch.setattr(site, "_note_environment", lambda _: None)
     monkeypatch.setattr(site, "_is_bare", lambda *_: False)
-    monkeypatch.setattr(site._direct, "require_lendable", lambda _: None)
+    monkeypatch.setattr(remote_site, "require_lendable", lambda _: None)
     monkeypatch.setattr(site._direct, "publish_model", waits_for_its_store)
     monkeypatch.setattr(site._files.links, "hang_up", lambda _: ended.set())
     monkeypatch.setattr(node_patience, "_PAUSE_S", 0.0)

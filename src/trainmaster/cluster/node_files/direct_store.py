@@ -18,7 +18,7 @@ from trainmaster.cluster.node_files.store_reach import StoreReach
 from trainmaster.cluster.node_files.trees import TreeEntry
 from trainmaster.cluster.node_files.worker_client import StoreRefusedError
 from trainmaster.control.task.job_context import RelayError
-from trainmaster.objects.delegated_credentials import DelegatedCredentials, store_environment, store_host
+from trainmaster.objects.delegated_credentials import DelegatedCredentials, store_host
 from trainmaster.objects.narrowing import Grant, TooWideKeysError
 from trainmaster.spec.addresses import is_loopback
 from trainmaster.spec.clocks import boot_s
@@ -160,15 +160,6 @@ class DirectStore:
             self._known.pop(attempt, None)
             if is_own:
                 self._known[attempt] = _look(of, sources)
-
-    def require_lendable(self, uri: str) -> None:
-        """Refuse a store that only this machine can use, without asking anybody.
-
-        Raises:
-            RelayError: it is one.
-        """
-        if store_environment(uri) is None:
-            raise RelayError(f"{uri} can be used on this machine only")
 
     def forget(self, attempt: str) -> None:
         """It is over."""

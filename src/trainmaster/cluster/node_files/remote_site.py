@@ -24,6 +24,7 @@ from trainmaster.cluster.member_places import (
 )
 from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_files.data import NodeData
+from trainmaster.cluster.node_files.data_wanted import require_lendable
 from trainmaster.cluster.node_files.direct_store import DirectStore
 from trainmaster.cluster.node_files.fetching import fetch
 from trainmaster.cluster.node_files.files import NodeFiles, NodePaths, each
@@ -283,7 +284,7 @@ class RemoteSite:
     def publish_checkpoint(self, context: TaskContext, *, is_patient: bool = False) -> int | None:
         """Have the nodes publish their checkpoint directories; see `Site.publish_checkpoint`."""
         series = context.checkpoints
-        self._direct.require_lendable(series.uri)
+        require_lendable([series.uri])
         if self._was_bare(context):
             return None
         base = _base(context)
@@ -315,7 +316,7 @@ class RemoteSite:
     ) -> None:
         """Have the nodes download a checkpoint; see `Site.restore_checkpoint`."""
         uri = series.uri_of(number)
-        self._direct.require_lendable(uri)
+        require_lendable([uri])
 
         def work() -> None:
             self._direct.restore(id_of(context), self._sources(context), uri, is_own=is_own)
@@ -325,7 +326,7 @@ class RemoteSite:
     def publish_model(self, context: TaskContext, extra: Mapping[str, JSON]) -> bool:
         """Have the nodes publish what their members left; see `Site.publish_model`."""
         self._note_environment(context)
-        self._direct.require_lendable(context.model_uri)
+        require_lendable([context.model_uri])
 
         def publish(members: Members) -> bool:
             nodes = dict(members)
