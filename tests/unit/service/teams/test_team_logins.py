@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gc
 import threading
 from pathlib import Path
@@ -171,6 +172,29 @@ def test_what_was_replaced_or_forgotten_leaves_memory_when_nothing_uses_it(servi
     logins.put("red", "slurm", files_of("three"), {}, "mia")
     third = red.place("slurm", {})
     assert Path(third.environ["TRAINMASTER_SLURM_KEY"]) in (path, last), "not one more for each login"
+
+
+def test_of_two_servers_each_uses_what_the_other_has_changed(postgres, tmp_path):
+    """At once: they share a PostgreSQL and the key that seals, and nothing else."""
+    (tmp_path / "key").write_bytes(base64.b64encode(bytes(32)))
+    (tmp_path / "key").chmod(0o600)
+    environ, url = {"TRAINMASTER_KEY_FILE": str(tmp_path / "key")}, postgres.new_url()
+    homes = [Home(tmp_path / name, tmp_path / "cache", f"file://{tmp_path}/store", url) for name in "ab"]
+    for home in homes:
+        home.root.mkdir()
+    a, b = (Service(home) for home in homes)
+    Access(a.database).make_team("red", None)
+    of_a, of_b = (TeamLogins(each.database, each.home.root, environ) for each in (a, b))
+    of_a.put("red", "slurm", files_of("one"), {}, "mia")
+    places = [each.of_team("red").place("slurm", environ) for each in (a, b)]
+    assert [content_of(each) for each in places] == [b"key of one"] * 2
+    of_b.put("red", "slurm", files_of("two"), {}, "mia", is_same_account=True)
+    assert content_of(a.of_team("red").place("slurm", environ)) == b"key of two"
+    assert content_of(places[0]) == b"key of one", "a run that goes on there has what it began with"
+    of_a.remove("red", "slurm")
+    assert b.of_team("red").place("slurm", environ).team == ""
+    a.close()
+    b.close()
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
