@@ -130,7 +130,7 @@ def test_only_the_memory_of_the_very_same_job_rules_machines_out(tmp_path, same,
 
 
 def test_a_gang_without_a_length_goes_by_runs_of_other_versions_and_is_not_measured(tmp_path, monkeypatch):
-    """A minute of it would show no length, and would hide those that are known."""
+    """A minute of it might show no length, and would hide those that are known."""
     path = tmp_path / "recipe.yaml"
     gang = {"command": "true", "framework": "plain", "distributed": {"strategy": "allreduce", "workers": 2}}
     path.write_text(json.dumps({"name": "j", "experiments": {"main": gang}}))
@@ -149,4 +149,4 @@ def test_a_gang_without_a_length_goes_by_runs_of_other_versions_and_is_not_measu
     found, missing = jobs.gather(recipe, {}, builder, QuoteOptions(), costs=False)
     database.close()
     assert (found["main"].duration_s, found["main"].similar, missing) == (60.0, 1, {})
-    assert told == ["main: 1 measurement of earlier runs used: a minute of it would not show its length"]
+    assert told == ["main: 1 measurement of earlier runs used, which say how long it is"]

@@ -237,11 +237,10 @@ class JobKnowledge:
             for name, known in earlier.items():
                 points = known.all_points
                 many = counted(points, "measurement")
-                if has_unknown_length(recipe.experiments[name]):
+                experiment = recipe.experiments[name]
+                if has_unknown_length(experiment) and not why_no_length(experiment, known):
                     found[name] = known
-                    self._tell(
-                        f"{name}: {many} of earlier runs used: a minute of it would not show its length"
-                    )
+                    self._tell(f"{name}: {many} of earlier runs used, which say how long it is")
                     continue
                 if known.similar or (is_elsewhere(known) and measures):
                     continue
@@ -262,8 +261,6 @@ class JobKnowledge:
                     missing[name] = why
                     self._tell(f"{name}: it showed no steps when it was measured (--fresh measures again)")
         left = [name for name in names if name not in found]
-        if not measures:  # nothing else would say how long a gang trains
-            missing |= {name: NO_LENGTH for name in left if has_unknown_length(recipe.experiments[name])}
         to_measure = [name for name in left if name not in missing]
         if to_measure and not measures:
             if self._measures and options.only is not None:

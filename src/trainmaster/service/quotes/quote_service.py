@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.advisor.market.memory_floor import Memory
 from trainmaster.advisor.market.phases import Waited
 from trainmaster.advisor.market.workload import Workload
-from trainmaster.advisor.quote.quote import ClusterShape, Quote, QuotedQueue, Rented
+from trainmaster.advisor.quote.quote import Quote, QuotedQueue
 from trainmaster.cluster.renting.plan import dearest_usd_per_hour
 from trainmaster.control.task.gangs import slots_of
 from trainmaster.db import queries
 from trainmaster.executors.capacity import detect_capacity
-from trainmaster.providers import STALE_DAYS, Catalogue, NodeRequest, Offer
+from trainmaster.providers import STALE_DAYS, Catalogue, NodeRequest
 from trainmaster.providers.base import Queue, RanksJobs
 from trainmaster.providers.capabilities import capabilities_of, measured_name
 from trainmaster.service.apps.rented_notebook import is_notebook
@@ -47,6 +47,7 @@ from trainmaster.service.quotes.policy_quotes import by_policy
 from trainmaster.service.quotes.prices import Prices
 from trainmaster.service.quotes.quote_options import QuoteOptions, types_in
 from trainmaster.service.quotes.quote_record import keeping_words, limit_notes, run_end_s
+from trainmaster.service.quotes.unmeasured_cluster import UnmeasuredCluster
 from trainmaster.service.quotes.warm_machines import WarmMachines
 from trainmaster.service.quotes.worker_counts import (
     allowed_workers,
@@ -194,33 +195,18 @@ class Quoter:
         environ: Mapping[str, str],
     ) -> Quote:
         """When it starts on the cheapest machines that can do it."""
-        from trainmaster.advisor.market.phases import NOTHING, machines_belief
+        from trainmaster.advisor.market.phases import NOTHING
         from trainmaster.advisor.quote.unknown import quote_of_unknown
 
         market, clusters, before = self._market(recipe, catalogue, options), {}, {}
         load = HomeLoad.now().of(offer.provider for offer in catalogue)
         phases = self._phases(recipe, environ, load, options)
         for name in (name for name in missing if recipe.experiments[name].serve is None):
-            experiment = recipe.experiments[name]
-            workload, workers = quoted_workload(recipe, experiment, options), allowed_workers(experiment)[0]
-            best = _cheapest(workload, market)
-            apart = market.has_server_machines(workload)
-            servers = Rented.of(best, workload.servers) if apart else None
-            machines = Rented.of(best, 1 if market.is_there else workers)
-            clusters[name] = ClusterShape(machines, servers, workers)
-            place, instance = best.provider, best.instance_type
-            count = machines.count + (servers.count if servers else 0)
-            wait = machines_belief(
-                capabilities_of(place).provisioning_s,
-                market.waited,
-                place,
-                measured_name(place, instance),
-                best.vcpus,
-                count,
-            )
+            found = UnmeasuredCluster.of(recipe, recipe.experiments[name], market, options)
+            clusters[name], best = found.shape, found.offer
             before[name] = [
-                ("machines", NOTHING if name in options.warm else wait),
-                *phases[name].beside(place, best.region, instance).before,
+                ("machines", NOTHING if name in options.warm else found.wait(market)),
+                *phases[name].beside(best.provider, best.region, best.instance_type).before,
             ]
         like = like_others_s(other_jobs_s(self._service.database, self._service.team))
         whys = {
@@ -261,7 +247,7 @@ class Quoter:
         alone = [
             name
             for name, each in found.items()
-            # A minute of what has no length would not show it.
+            # What has shown no length in a minute shows none in the next one.
             if each.serve is None
             and not names.get(name, "").startswith(NO_LENGTH)
             and not any(data.experiment for data in each.data.values())
@@ -271,16 +257,8 @@ class Quoter:
             if name in points:
                 wanted[name] = points[name] | {"provider": recipe.provider}
                 continue
-            workload = quoted_workload(recipe, recipe.experiments[name], options)
-            best = _cheapest(workload, market)
-            wanted[name] = {
-                "workers": [best.instance_type],
-                "servers": [best.instance_type] if workload.servers else [],
-                "usd_per_hour": {best.instance_type: best.price_usd_per_hour},
-                "traffic_mbps": {},
-                "traffic": False,
-                "provider": recipe.provider,
-            }
+            cluster = UnmeasuredCluster.of(recipe, recipe.experiments[name], market, options)
+            wanted[name] = cluster.to_measure(recipe.provider)
         return wanted
 
     def estimate(
@@ -579,17 +557,6 @@ class Quoter:
 def _untold(quote: Quote, name: str) -> bool:
     """Whether an experiment's quote does not say when its target is reached."""
     return name not in quote.experiments or quote.experiments[name].target is None
-
-
-def _cheapest(workload: Workload, market: Market) -> Offer:
-    """On which one worker can run.
-
-    Raises:
-        UsageError: there is none.
-    """
-    from trainmaster.advisor.quote.supply import offers_for
-
-    return min(offers_for(workload, market).offers, key=lambda offer: offer.price_usd_per_hour)
 
 
 def _or_infinite(value: float | None) -> float:

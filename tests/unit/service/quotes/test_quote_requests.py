@@ -126,16 +126,24 @@ def test_what_is_unknown_of_a_teams_job_is_measured_on_one_machine_within_a_cap(
 
 
 @pytest.mark.parametrize("measure", [True, False])
-def test_a_gang_without_a_length_is_no_error_and_not_measured_for_it(service, measure):
+@pytest.mark.parametrize(
+    ("workers", "budget", "measured"), [("4", "$9", [4]), ("4", "$0.1", []), ("1", "$9", [0])]
+)
+def test_a_gang_without_a_length_is_measured_with_all_its_workers_within_the_budget(
+    service, measure, workers, budget, measured
+):
     quotes = requests(service)
-    text = RENTED.replace("    steps: 1000\n", "")
+    text = RENTED.replace("    steps: 1000\n", "").replace("workers: 4", f"workers: {workers}")
+    text = text.replace("provider: aws", f"provider: aws\nbudget: {{total: {budget}}}")
     asked = quotes.send(RED, QUOTE, QuoteAsk(text, catalogue="fc2-2018", measure=measure))["id"]
     work_once(service, quotes)
     found = quotes.show(RED, QUOTE, asked)
     assert found["error"] is None
     assert found["answer"]["total"] == {"time_s": None, "cost_usd": None}
-    assert "as its recipe has no length: set `steps`" in found["answer"]["unknown"]["words"]
-    assert not found["answer"].get("to_measure"), "a minute of it would not show its length"
+    runs = quotes.measuring_runs(RED, asked)
+    assert [run.workers for run in runs] == measured
+    for run in runs:
+        assert f"experiments.main.distributed.workers={workers}" in run.overrides
 
 
 def test_code_that_was_not_sent_cannot_be_measured_and_a_quote_needs_none(service, monkeypatch):
