@@ -14,7 +14,7 @@ from trainmaster.advisor.quote.interval import Interval
 from trainmaster.cluster.record import ClusterState, Machine, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.task.layout import Home
-from trainmaster.db import AcceptedRun, Database, NewQuoteRow, RunChange, Truth
+from trainmaster.db import AcceptedRun, ActualOutcome, Database, NewQuoteRow, RunChange
 from trainmaster.service.quotes.quote_record import QuoteRecord
 from trainmaster.spec.states import EndReason, State
 
@@ -141,7 +141,7 @@ def test_scores(tm, same):
         lease = database.create_run(new, 1.0)
         promise = QuoteRecord("binding", 1.0, Interval(50.0, 60.0, 100.0), Interval(0.0, 0.0, 0.0))
         quote = database.add_quote(NewQuoteRow(run, None, promise.kind, 1.0, promise.as_json()))
-        database.record_truth(quote, Truth(time_s, 0.0, promise.holds(time_s, 0.0)))
+        database.record_outcome(quote, ActualOutcome(time_s, 0.0, promise.holds(time_s, 0.0)))
         for before, after in ((State.WAITING, State.STOPPING), (State.STOPPING, State.DONE)):
             database.commit(lease, [RunChange(before, after, EndReason.SUCCEEDED)], 2.0)
     database.close()

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from trainmaster.db.leases import Lease as Lease
     from trainmaster.db.leases import is_alive as is_alive
     from trainmaster.db.leases import this_process as this_process
-    from trainmaster.db.patience import Patience as Patience
+    from trainmaster.db.quote_rows import ActualOutcome as ActualOutcome
     from trainmaster.db.quote_rows import NewMeasurement as NewMeasurement
     from trainmaster.db.quote_rows import NewQuoteRow as NewQuoteRow
-    from trainmaster.db.quote_rows import Truth as Truth
+    from trainmaster.db.retry_policy import RetryPolicy as RetryPolicy
     from trainmaster.db.run_rows import AcceptedRun as AcceptedRun
     from trainmaster.db.run_rows import Submission as Submission
 

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection, RowMapping
 from trainmaster.db import ledger, workflow_rows
 from trainmaster.db import tables as t
 from trainmaster.db.database import Database, transaction
-from trainmaster.db.patience import Try
+from trainmaster.db.retry_policy import Try
 
 #: A token's last use is written at most so often, in seconds.
 USED_EVERY_S = 60.0

@@ -31,8 +31,8 @@ from trainmaster.db.cluster_rows import ClusterRow
 from trainmaster.db.engine import open_database
 from trainmaster.db.events import event_row
 from trainmaster.db.leases import LEASE_S, Lease, this_process
-from trainmaster.db.patience import Patience, Try
 from trainmaster.db.quote_rows import NewMeasurement, NewQuoteRow
+from trainmaster.db.retry_policy import RetryPolicy, Try
 from trainmaster.db.run_rows import AcceptedRun
 from trainmaster.db.task_rows import tasks_of
 from trainmaster.db.transactions import Transactions
@@ -80,19 +80,21 @@ class Database:
 
     Args:
         url: ``sqlite:///FILE`` or ``postgresql://...``.
-        patience: how long each transaction is tried while the database is away; once by default.
+        retry_policy: how long each transaction is tried while the database is away; once by default.
         shares: an open one, whose connections are used instead of new ones.
 
     Raises:
         StoreError: (every method) the database cannot be used.
     """
 
-    def __init__(self, url: str, patience: Patience | None = None, *, shares: Database | None = None) -> None:
-        self.patience = patience or Patience()
+    def __init__(
+        self, url: str, retry_policy: RetryPolicy | None = None, *, shares: Database | None = None
+    ) -> None:
+        self.retry_policy = retry_policy or RetryPolicy()
         self._transactions: Transactions = (
-            Transactions(open_database(url), self.patience)
+            Transactions(open_database(url), self.retry_policy)
             if shares is None
-            else shares._transactions.sharing(self.patience)
+            else shares._transactions.sharing(self.retry_policy)
         )
         self._changes = ChangeWriter()
         #: Another object as soon as this process has changed what tokens, sessions or accounts allow.
@@ -433,7 +435,7 @@ class Database:
         """True if a person ever ended it (cancel, Ctrl-C, a no to it), also if it was resumed then."""
         return bool(self.read(quote_rows.cancelled_query(run).limit(1)))
 
-    record_truth = transaction(quote_rows.put_truth)
+    record_outcome = transaction(quote_rows.put_outcome)
 
     # --- clusters -----------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection, RowMapping
 from trainmaster.db import tables as t
 from trainmaster.db.database import Database
 from trainmaster.db.endpoint_changes import ReplicaState
-from trainmaster.db.patience import Try
+from trainmaster.db.retry_policy import Try
 from trainmaster.spec.states import State
 
 _E, _R, _L = t.endpoint.c, t.replica.c, t.replica_load.c

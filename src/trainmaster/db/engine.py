@@ -25,7 +25,7 @@ from sqlalchemy import event as sa_event
 from sqlalchemy.engine import URL, Connection, Engine
 
 from trainmaster.db.migrations import lock_schema, upgrade
-from trainmaster.db.patience import is_damaged
+from trainmaster.db.retry_policy import is_damaged
 from trainmaster.db.tables import metadata
 from trainmaster.spec.errors import StoreError, UsageError, imports_of
 

@@ -18,7 +18,7 @@ from trainmaster.db.changes import Change, ExperimentChange, RunChange
 from trainmaster.db.database import Database
 from trainmaster.db.events import event_row, insert_events
 from trainmaster.db.leases import LEASE_S, Lease, is_alive, this_process
-from trainmaster.db.patience import Patience
+from trainmaster.db.retry_policy import RetryPolicy
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import LeaseLostError
 from trainmaster.spec.states import EndReason
@@ -176,7 +176,7 @@ class HeldDatabase(Database):
 
     Args:
         database: whose connections it uses.
-        patience: of this run.
+        retry_policy: of this run.
         held: asks for all of them.
         moved: called with the run when it, or an experiment of it, has another state; must be quick.
     """
@@ -184,11 +184,11 @@ class HeldDatabase(Database):
     def __init__(
         self,
         database: Database,
-        patience: Patience,
+        retry_policy: RetryPolicy,
         held: HeldRuns,
         moved: Callable[[str], None] = lambda _: None,
     ) -> None:
-        super().__init__("", patience, shares=database)
+        super().__init__("", retry_policy, shares=database)
         self._held = held
         self._moved = moved
 

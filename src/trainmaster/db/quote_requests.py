@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from trainmaster.db import tables as t
 from trainmaster.db.database import Database
-from trainmaster.db.patience import Try
+from trainmaster.db.retry_policy import Try
 from trainmaster.spec.states import State
 
 _T = t.quote_request

@@ -70,13 +70,13 @@ class NewQuoteRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Truth:
-    """What it came to.
+class ActualOutcome:
+    """What a run has taken that had a quote.
 
     Attributes:
         time_s: seconds that it took.
         cost_usd: dollars that it cost.
-        kept: it succeeded, and neither was more than promised; None if it was ended by hand.
+        kept: whether the run succeeded, and neither was more than promised; None if it was ended by hand.
     """
 
     time_s: float
@@ -146,9 +146,9 @@ def put_quote(connection: Connection, new: NewQuoteRow) -> int:
     return int(inserted.inserted_primary_key[0])
 
 
-def put_truth(connection: Connection, quote: int, truth: Truth) -> None:
+def put_outcome(connection: Connection, quote: int, outcome: ActualOutcome) -> None:
     """Write what a quote came to. Safe to repeat: the last word counts, as a run may be resumed."""
-    connection.execute(t.quote.update().where(t.quote.c.id == quote).values(asdict(truth)))
+    connection.execute(t.quote.update().where(t.quote.c.id == quote).values(asdict(outcome)))
 
 
 def measurements_query(team: str | None, *which: sa.ColumnElement[bool]) -> sa.Select[Any]:

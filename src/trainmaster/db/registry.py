@@ -14,7 +14,6 @@ from sqlalchemy.engine import Connection, RowMapping
 from trainmaster.db import tables as t
 from trainmaster.db.database import Database, transaction
 from trainmaster.db.events import event_row, insert_events, json_column
-from trainmaster.db.patience import Try
 from trainmaster.db.registry_rows import (
     LISTED,
     AliasMove,
@@ -25,6 +24,7 @@ from trainmaster.db.registry_rows import (
     alias_version,
     move_alias,
 )
+from trainmaster.db.retry_policy import Try
 from trainmaster.spec.errors import NotFoundError
 from trainmaster.spec.states import EndReason, State
 

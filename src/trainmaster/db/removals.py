@@ -21,9 +21,9 @@ from trainmaster.db.cluster_rows import ENDED
 from trainmaster.db.database import Database
 from trainmaster.db.events import event_row, insert_events
 from trainmaster.db.leases import is_alive
-from trainmaster.db.patience import Try
 from trainmaster.db.queries import RunFilter
 from trainmaster.db.registry import may_go_on
+from trainmaster.db.retry_policy import Try
 from trainmaster.db.run_rows import run_row
 from trainmaster.spec.errors import NotFoundError
 from trainmaster.spec.states import WHOLE, State

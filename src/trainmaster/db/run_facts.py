@@ -16,7 +16,7 @@ from trainmaster.db import tables as t
 from trainmaster.db.database import Database
 from trainmaster.db.events import event_row, insert_events
 from trainmaster.db.leases import Lease
-from trainmaster.db.patience import Try
+from trainmaster.db.retry_policy import Try
 from trainmaster.db.run_files import write_held
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.facts import Approval, Fact

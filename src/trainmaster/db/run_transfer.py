@@ -21,7 +21,7 @@ from trainmaster.db import tables as t
 from trainmaster.db.database import Database, transaction
 from trainmaster.db.events import event_row, insert_events
 from trainmaster.db.leases import LEASE_S, Lease
-from trainmaster.db.patience import Try
+from trainmaster.db.retry_policy import Try
 from trainmaster.spec.errors import LeaseLostError
 from trainmaster.spec.states import State as RunState
 from trainmaster.spec.topics import TAKEN_BACK

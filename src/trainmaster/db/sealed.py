@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from trainmaster.db import tables as t
 from trainmaster.db.database import Admit, Database, transaction
-from trainmaster.db.patience import Try
+from trainmaster.db.retry_policy import Try
 from trainmaster.db.transactions import put_row
 
 _C = t.team_secret.c

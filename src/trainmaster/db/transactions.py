@@ -19,7 +19,7 @@ from sqlalchemy.engine import Connection, Engine, RowMapping
 
 from trainmaster.dataclass import dataclass, field
 from trainmaster.db.engine import DAMAGED_ADVICE, check_schema, first_line, reader_of
-from trainmaster.db.patience import Patience, Try, is_damaged, is_full, is_transient
+from trainmaster.db.retry_policy import RetryPolicy, Try, is_damaged, is_full, is_transient
 from trainmaster.spec.errors import FullDiskError, StoreError
 
 #: So many writes are in one transaction at most: until its end there are no other writers.
@@ -144,12 +144,12 @@ class Transactions:
 
     Args:
         engine: an opened database.
-        patience: how long each is tried.
+        retry_policy: how long each is tried.
     """
 
-    def __init__(self, engine: Engine, patience: Patience) -> None:
+    def __init__(self, engine: Engine, retry_policy: RetryPolicy) -> None:
         self.engine = engine
-        self.patience = patience
+        self.retry_policy = retry_policy
         self._reader = reader_of(engine)
         # SQLite has one writer at a time, and wakes those that wait by letting them ask again and again:
         # of hundreds of threads some would wait for seconds. A lock has them come one after the other.
@@ -158,9 +158,9 @@ class Transactions:
         self._is_one_of_many = False
         self._schema_seen_at = time.monotonic()
 
-    def sharing(self, patience: Patience) -> Transactions:
-        """Of the same database and its connections, with a patience of its own, for one of many writers."""
-        shared = Transactions(self.engine, patience)
+    def sharing(self, retry_policy: RetryPolicy) -> Transactions:
+        """Of the same database and its connections, with its own retry policy, for one of many writers."""
+        shared = Transactions(self.engine, retry_policy)
         shared._writing, shared._group = self._writing, self._group
         shared._is_one_of_many = True
         return shared
@@ -229,7 +229,7 @@ class Transactions:
         )
 
     def _repeat(self, once: Callable[[Try], T], what: str, advice: str, *, patient: bool = True) -> T:
-        wait = self.patience.begin()
+        wait = self.retry_policy.begin()
         this: Try | None = Try()
         has_clashed = False
         while True:
@@ -246,12 +246,12 @@ class Transactions:
                     hint = DAMAGED_ADVICE if is_damaged(error) else advice
                     raise StoreError(f"{what}: {trouble}", hint) from error
                 no_room = is_full(error)
-                waits = patient and (self.patience.waits_for_room or not no_room)
+                waits = patient and (self.retry_policy.waits_for_room or not no_room)
                 this = wait.once_more(trouble) if waits else None
                 if this is None and no_room:
                     raise FullDiskError(f"{what}: {trouble}", self._room()) from error
                 if this is None:
-                    after = f" for {wait.spent_s:.0f} s" if self.patience.seconds and patient else ""
+                    after = f" for {wait.spent_s:.0f} s" if self.retry_policy.seconds and patient else ""
                     raise StoreError(f"{what}{after}: {trouble}", self._advice()) from error
 
     def _blame_schema(self) -> None:

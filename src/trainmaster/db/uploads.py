@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from trainmaster.db import tables as t
 from trainmaster.db.database import Database, transaction
-from trainmaster.db.patience import Try
+from trainmaster.db.retry_policy import Try
 
 #: A claim is good for so long, and renewed by its holder.
 CLAIM_S = 30.0

@@ -18,7 +18,7 @@ from trainmaster.dataclass import dataclass
 from trainmaster.db import tables as t
 from trainmaster.db.database import Database, transaction
 from trainmaster.db.outbox import insert_notice
-from trainmaster.db.patience import Try
+from trainmaster.db.retry_policy import Try
 from trainmaster.spec.states import State
 
 _W, _T, _F = t.workflow.c, t.workflow_trigger.c, t.workflow_firing.c

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from trainmaster.control.task.layout import Home, RunFiles
-from trainmaster.db import Database, Patience
+from trainmaster.db import Database, RetryPolicy
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.spec.errors import UsageError
@@ -50,7 +50,7 @@ class OpenHome:
     def database(self) -> Database:
         """The database, opened at its first use."""
         if self._database is None:
-            self._database = Database(self.home.database_url, Patience(self.home.patience_s))
+            self._database = Database(self.home.database_url, RetryPolicy(self.home.patience_s))
         return self._database
 
     def of_team(self, team: str | None) -> Self:

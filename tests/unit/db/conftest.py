@@ -19,7 +19,7 @@ _OWN_TABLES = (
     "engine",
     "leases",
     "migrations",
-    "patience",
+    "retry_policy",
     "races",
     "simulated_store",
     "transactions",

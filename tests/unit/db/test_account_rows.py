@@ -8,7 +8,7 @@ from threading import Barrier
 import pytest
 
 from trainmaster.db import access, accounts, audit, sealed
-from trainmaster.db.patience import Try
+from trainmaster.db.retry_policy import Try
 
 ROW = {"kind": "user", "created_at": 1.0}
 

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from cutting_proxy import CuttingProxy
 from database_nouns import NOW, ended, everything, new_run, opened, planned
 
-from trainmaster.db import Database, Note, Patience, RunChange, run_rows
+from trainmaster.db import Database, Note, RetryPolicy, RunChange, run_rows
 from trainmaster.db.leases import LEASE_S
 from trainmaster.spec.errors import LeaseLostError, StoreError
 from trainmaster.spec.states import EndReason, State
@@ -99,9 +99,9 @@ def calm(tmp_path) -> Iterator[Database]:
 def patient(database: Database, seconds: float = 60.0) -> list[float]:
     """Waits that are only counted; gives them."""
     waits: list[float] = []
-    database.patience.seconds = seconds
-    database.patience.sleep = waits.append
-    database.patience.clock = lambda: sum(waits)
+    database.retry_policy.seconds = seconds
+    database.retry_policy.sleep = waits.append
+    database.retry_policy.clock = lambda: sum(waits)
     return waits
 
 
@@ -146,7 +146,7 @@ def test_a_lease_that_was_taken_meanwhile_is_lost(database, lease, trouble):
         database.acquire("r-1", NOW)
 
     patient(database)
-    database.patience.sleep = sleep
+    database.retry_policy.sleep = sleep
     trouble.after = lambda: True
     with pytest.raises(LeaseLostError):
         database.commit(lease, [planned(0)], NOW)
@@ -206,7 +206,7 @@ def test_a_database_that_another_process_has_locked(database, lease, url):
         database.commit(lease, [planned(0)], NOW)
     assert "locked" in caught.value.hint
     waits.clear()
-    database.patience.sleep = lambda seconds: (waits.append(seconds), other.execute("COMMIT"))
+    database.retry_policy.sleep = lambda seconds: (waits.append(seconds), other.execute("COMMIT"))
     database.commit(lease, [planned(0)], NOW)
     assert len(waits) == 1
     other.close()
@@ -225,7 +225,7 @@ def test_a_connection_that_other_threads_have_is_waited_for(database, lease, mon
     with pytest.raises(StoreError, match="all connections of this process are in use"):
         database.commit(lease, [planned(0)], NOW)
     waits.clear()
-    database.patience.sleep = lambda seconds: (waits.append(seconds), in_use.pop().close())
+    database.retry_policy.sleep = lambda seconds: (waits.append(seconds), in_use.pop().close())
     database.commit(lease, [planned(0)], NOW)
     assert len(waits) == 1
     assert len(database.live_task_rows("r-1")) == 1
@@ -236,7 +236,7 @@ def test_a_connection_that_other_threads_have_is_waited_for(database, lease, mon
 @pytest.mark.parametrize("engine_name", ["postgresql"])
 @pytest.mark.parametrize("how", ["cut", "restart", "crash"])
 def test_a_server_that_restarts_between_commits(database, lease, postgres, how):
-    database.patience.seconds = 30
+    database.retry_policy.seconds = 30
     for number in range(3):
         database.commit(lease, [planned(number), opened(number)], NOW)
         if how == "cut":
@@ -252,10 +252,10 @@ def test_a_server_that_restarts_between_commits(database, lease, postgres, how):
 def test_a_server_that_is_down_for_a_while(database, lease, postgres):
     told: list[str] = []
     waits = patient(database)
-    database.patience.tell = told.append
+    database.retry_policy.tell = told.append
     postgres.stop()
     try:
-        database.patience.sleep = lambda s: (waits.append(s), len(waits) == 5 and postgres.start())
+        database.retry_policy.sleep = lambda s: (waits.append(s), len(waits) == 5 and postgres.start())
         database.commit(lease, [planned(0)], NOW)
     finally:
         if not postgres.is_running:
@@ -273,7 +273,7 @@ def test_connections_that_are_cut_anywhere(postgres, url, calm, tmp_path_factory
         proxy.calm = True
         database = Database(
             url.replace(str(postgres.directory), directory),
-            Patience(300, sleep=lambda _: None),
+            RetryPolicy(300, sleep=lambda _: None),
         )
         proxy.calm = False
         schedule(database, seed)

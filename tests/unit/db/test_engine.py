@@ -172,7 +172,7 @@ def test_a_process_whose_tables_a_newer_version_has_changed_writes_nothing(datab
     """What the database refuses to read is explained by that, too."""
     stamp(url, "9999")
     monkeypatch.setattr("trainmaster.db.transactions._SCHEMA_LOOK_S", -1.0)
-    other = database._transactions.sharing(database.patience)
+    other = database._transactions.sharing(database.retry_policy)
     for check in (
         database.check_schema,
         lambda: database.put_cost(lease, 1.0, NOW),

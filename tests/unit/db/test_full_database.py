@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from database_nouns import NOW, new_run
 from sqlalchemy import event
 
-from trainmaster.db import Database, Note, Patience
-from trainmaster.db.patience import is_full
+from trainmaster.db import Database, Note, RetryPolicy
 from trainmaster.db.queries import events
+from trainmaster.db.retry_policy import is_full
 from trainmaster.spec.errors import FullDiskError
 
 BIG = "x" * 60_000
@@ -42,7 +42,7 @@ def database(tmp_path, waits):
         waits.append(seconds)
         time[0] += seconds
 
-    found = Database(f"sqlite:///{tmp_path}/t.db", Patience(60.0, clock=lambda: time[0], sleep=sleep))
+    found = Database(f"sqlite:///{tmp_path}/t.db", RetryPolicy(60.0, clock=lambda: time[0], sleep=sleep))
     yield found
     found.close()
 
@@ -63,13 +63,13 @@ def test_what_drives_a_run_waits_for_room_and_nothing_is_lost(database, waits):
     assert "Free some space on the file system of /" in found.value.hint
     assert "trainmaster resume RUN" in found.value.hint
     waits.clear()
-    sleep = database.patience.sleep
+    sleep = database.retry_policy.sleep
 
     def until_there_is_room(seconds):
         sleep(seconds)
         disk.pages = 1 << 30 if len(waits) == 5 else disk.pages
 
-    database.patience.sleep = until_there_is_room
+    database.retry_policy.sleep = until_there_is_room
     database.commit(lease, [Note(BIG)], NOW)
     assert len(waits) == 5
     assert [len(message) for message in notes(database)] == [len(notes(database)[0])], "written once"
@@ -79,7 +79,7 @@ def test_who_answers_somebody_does_not_wait_for_room(database, waits):
     lease = database.create_run(new_run("r-1", (("a", 1),)), NOW)
     disk = Disk(database)
     disk.pages = 1
-    database.patience.waits_for_room = False
+    database.retry_policy.waits_for_room = False
     with pytest.raises(FullDiskError):
         database.commit(lease, [Note(BIG)], NOW)
     assert (waits, notes(database)) == ([], [])

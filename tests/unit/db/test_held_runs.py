@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from database_nouns import NOW, new_run
 
-from trainmaster.db import Database, Lease, Patience, RunChange, Submission
+from trainmaster.db import Database, Lease, RetryPolicy, RunChange, Submission
 from trainmaster.db.held_runs import HeldDatabase, HeldRuns, add_note, count_open, undriven
 from trainmaster.db.leases import LEASE_S
 from trainmaster.db.queries import events
@@ -62,7 +62,7 @@ def test_one_look_tells_of_all_runs_which_are_to_stop(store, monkeypatch):
     assert not held.renew(leases[0])
     held.look()
     monkeypatch.setattr(store, "read", None)  # nothing is asked for any more
-    one = HeldDatabase(store, Patience(), held)
+    one = HeldDatabase(store, RetryPolicy(), held)
     assert [one.stop_wanted(run) for run in ("a", "b")] == [EndReason.CANCELLED, None]
     assert one.renew(leases[1], NOW) is None
 
@@ -73,7 +73,7 @@ def test_what_is_told_of_a_look_long_ago_is_asked_for_anew(store, monkeypatch):
     held = HeldRuns(store)
     held.look()
     store.want_stop("a", EndReason.CANCELLED)
-    one = HeldDatabase(store, Patience(), held)
+    one = HeldDatabase(store, RetryPolicy(), held)
     assert one.stop_wanted("a") is None
     monkeypatch.setattr("trainmaster.db.held_runs.FRESH_S", -1.0)
     assert one.stop_wanted("a") == EndReason.CANCELLED
@@ -142,7 +142,7 @@ def test_a_run_that_nobody_drives_may_be_told_something(store):
 
 
 def test_closing_the_database_of_one_run_leaves_the_others_theirs(store):
-    one = HeldDatabase(store, Patience(), HeldRuns(store))
+    one = HeldDatabase(store, RetryPolicy(), HeldRuns(store))
     one.close()
     sent(store, "a")
     assert one.has_run("a")
@@ -158,7 +158,7 @@ def test_of_many_who_write_at_once_only_who_lost_its_lease_is_refused(store):
 
     def begin(lease):
         try:
-            one = HeldDatabase(store, Patience(), held)
+            one = HeldDatabase(store, RetryPolicy(), held)
             one.commit(lease, [RunChange(State.WAITING, State.RUNNING)], NOW)
         except LeaseLostError:
             refused.append(lease.run)

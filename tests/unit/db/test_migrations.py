@@ -13,12 +13,12 @@ from alembic.script import ScriptDirectory
 from database_nouns import NOW, ended, new_run, opened, planned
 
 from trainmaster.db import (
+    ActualOutcome,
     ClusterRow,
     Database,
     NewMeasurement,
     NewQuoteRow,
     RunChange,
-    Truth,
     migrations,
     queries,
     tables,
@@ -126,7 +126,7 @@ def write_examples(database: Database) -> None:
         )
     database.add_measurement(NewMeasurement("r-1/a/0/1", "f", "s", "a", "r-1", '{"duration_s": 5}', NOW))
     quote = database.add_quote(NewQuoteRow("r-1", None, "estimate", NOW, '{"p95": 7}'))
-    database.record_truth(quote, Truth(6.0, 0.0, True))
+    database.record_outcome(quote, ActualOutcome(6.0, 0.0, True))
     database.add_quote(NewQuoteRow("r-1", "a", "binding", NOW + 1, "{}"))
     database.put_cluster(lease, ClusterRow("r-1.a", "lab", "h", "ACTIVE", '{"asked": 1}', waited_s=9.5), NOW)
     database.release(lease, NOW + 9)

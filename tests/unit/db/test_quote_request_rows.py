@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from trainmaster.db import quote_requests as rows
-from trainmaster.db.patience import Try
+from trainmaster.db.retry_policy import Try
 
 
 def row(name, team="red"):

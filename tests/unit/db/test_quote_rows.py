@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from database_nouns import NOW, new_run
 
-from trainmaster.db import NewMeasurement, NewQuoteRow, RunChange, Submission, Truth
+from trainmaster.db import ActualOutcome, NewMeasurement, NewQuoteRow, RunChange, Submission
 from trainmaster.spec.states import EndReason, State
 
 
@@ -102,7 +102,7 @@ def test_the_truth_stands_beside_the_promise(database, lease):
     kept = database.add_quote(NewQuoteRow("r-1", None, "estimate", NOW, "{}"))
     database.add_quote(NewQuoteRow("r-1", None, "binding", NOW + 1, "{}"))
     for seconds in (70.0, 71.5):  # a run that was resumed ends twice
-        database.record_truth(kept, Truth(seconds, 0.25, False))
+        database.record_outcome(kept, ActualOutcome(seconds, 0.25, False))
     first, second = database.quotes_of("r-1")
     assert (first["time_s"], first["cost_usd"], first["kept"]) == (71.5, 0.25, False)
     assert (second["time_s"], second["cost_usd"], second["kept"]) == (None, None, None)

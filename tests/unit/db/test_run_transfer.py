@@ -10,7 +10,7 @@ from database_nouns import NOW
 
 from trainmaster.db import Database, RunChange, TaskChange, queries, run_files, run_rows, run_transfer
 from trainmaster.db import tables as t
-from trainmaster.db.patience import Try
+from trainmaster.db.retry_policy import Try
 from trainmaster.db.run_facts import facts_of, put_fact
 from trainmaster.db.run_files import Piece
 from trainmaster.spec.errors import LeaseLostError

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from trainmaster.db import Database, access, uploads
-from trainmaster.db.patience import Try
+from trainmaster.db.retry_policy import Try
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from database_nouns import NOW, new_run
 
 from trainmaster.db import Submission, queries
 from trainmaster.db import workflow_rows as rows
-from trainmaster.db.patience import Try
+from trainmaster.db.retry_policy import Try
 from trainmaster.db.workflow_starts import StartTakenError
 
 VOLUME = "volume pets"

@@ -105,7 +105,7 @@ def make_state(
         is_secure: browsers reach it by https.
     """
     access = Access(service.database)
-    service.database.patience.waits_for_room = False  # here somebody waits; drivers are other processes
+    service.database.retry_policy.waits_for_room = False  # here somebody waits; drivers are other processes
     # Browsers send a cookie with this beginning by https only, and to no other host.
     cookie = "__Host-trainmaster" if is_secure else "trainmaster"
     drivers = Drivers(service, environ)

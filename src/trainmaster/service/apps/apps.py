@@ -14,7 +14,7 @@ from sqlalchemy.engine import RowMapping
 
 from trainmaster.db import apps as rows
 from trainmaster.db.leases import is_alive
-from trainmaster.db.rows import columns
+from trainmaster.db.row_values import columns
 from trainmaster.service.service import Service
 from trainmaster.service.shells import check_member
 from trainmaster.service.teams.team_runs import TeamRuns

@@ -21,7 +21,7 @@ from typing import Final
 
 from trainmaster.control.loop.controller import Controller, LoopIntervals
 from trainmaster.dataclass import dataclass, field
-from trainmaster.db import Patience
+from trainmaster.db import RetryPolicy
 from trainmaster.db.held_runs import HeldDatabase, HeldRuns, add_note, undriven
 from trainmaster.executors.supervisor.processes import forbid_core_dumps, raise_limit
 from trainmaster.service.driving.driving import Driving
@@ -152,8 +152,8 @@ class Driver:
         return run not in self._threads and (failure is None or boot_s() >= failure.try_at)
 
     def _drive(self, run: str) -> None:
-        patience = Patience(self.service.home.patience_s)
-        database = HeldDatabase(self.service.database, patience, self._held, self._moved)
+        retry_policy = RetryPolicy(self.service.home.patience_s)
+        database = HeldDatabase(self.service.database, retry_policy, self._held, self._moved)
         service = Service(self.service.home, database)
         session: Session | None = None
         try:

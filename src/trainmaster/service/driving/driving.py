@@ -113,7 +113,7 @@ class Driving:
         """
         opened, session, hand_over = self.opened, self.session, self.hand_over
         if self.watcher is not None:
-            opened.database.patience.tell = self.watcher.say
+            opened.database.retry_policy.tell = self.watcher.say
         files = self.files or opened.replicas.replication(session.lease, self.environ)
         delivery, feeding = self._delivery(), self._feeding()
         controllers: list[Controller] = []
@@ -273,11 +273,11 @@ class Driving:
             wall=partial(database.clock_s, math.inf),  # rows of a run are of one clock
         )
         on_start(controller)
-        database.patience.hurried = lambda: controller.interrupts > 1
+        database.retry_policy.hurried = lambda: controller.interrupts > 1
         try:
             controller.run()
         finally:
-            database.patience.hurried = None
+            database.retry_policy.hurried = None
             if services is not None:
                 services.close()
             if controller.is_over:

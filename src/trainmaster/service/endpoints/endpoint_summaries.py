@@ -10,7 +10,7 @@ from sqlalchemy.engine import RowMapping
 from trainmaster.db import Database
 from trainmaster.db import endpoint_rows as rows
 from trainmaster.db.endpoint_changes import ReplicaState
-from trainmaster.db.rows import columns
+from trainmaster.db.row_values import columns
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.spec.states import State
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.db import queries
 from trainmaster.db import registry as rows
 from trainmaster.db.registry_rows import AliasMove, AliasMovedError, NewVersionRow, RunModel
-from trainmaster.db.rows import columns
+from trainmaster.db.row_values import columns
 from trainmaster.db.run_rows import existing
 from trainmaster.service.models.model_names import find_model
 from trainmaster.service.runs.lineage import lineage

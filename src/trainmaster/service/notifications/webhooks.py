@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from trainmaster.dataclass import dataclass, field
 from trainmaster.db import outbox, webhook_rows
-from trainmaster.db.rows import columns
+from trainmaster.db.row_values import columns
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.notifications.webhook_targets import (
     TIMEOUT_S,

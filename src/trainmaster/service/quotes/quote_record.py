@@ -11,7 +11,7 @@ from sqlalchemy.engine import RowMapping
 
 from trainmaster.control.decide.budget import end_reserve_s
 from trainmaster.dataclass import dataclass, field
-from trainmaster.db import Database, Truth
+from trainmaster.db import ActualOutcome, Database
 from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.units import QUOTE_RESOLUTION, dollars, format_duration
 
@@ -148,7 +148,7 @@ def record_truth(database: Database, run: str, reason: str | None, time_s: float
     by_hand = bool(rows) and database.was_cancelled(run)
     for row in rows:
         kept = QuoteRecord.of_row(row).kept(reason, by_hand, time_s, cost_usd)
-        database.record_truth(row["id"], Truth(time_s, cost_usd, kept))
+        database.record_outcome(row["id"], ActualOutcome(time_s, cost_usd, kept))
 
 
 def told_in_full(time_s: Interval, cost_usd: Interval) -> str:

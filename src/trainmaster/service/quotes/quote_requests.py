@@ -18,7 +18,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import quote_requests as rows
-from trainmaster.db.rows import columns
+from trainmaster.db.row_values import columns
 from trainmaster.service.driving.submissions import RunRequest, Submissions
 from trainmaster.service.listeners import Listeners
 from trainmaster.service.offer_list import check_named

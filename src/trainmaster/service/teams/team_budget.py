@@ -17,7 +17,7 @@ from trainmaster.control.decide.budget import BOOTING_S, SOON_S, SWITCH_OFF_S, U
 from trainmaster.dataclass import dataclass
 from trainmaster.db import Database, ledger
 from trainmaster.db.ledger import ALL, Balance
-from trainmaster.db.rows import columns
+from trainmaster.db.row_values import columns
 from trainmaster.spec.errors import NotFoundError, RunError, UsageError
 from trainmaster.spec.plain_json import Told, plain
 from trainmaster.spec.units import dollars

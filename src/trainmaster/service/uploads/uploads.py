@@ -19,7 +19,7 @@ from sqlalchemy.engine import RowMapping
 from trainmaster.control.task.layout import Home
 from trainmaster.db import Database, workflow_rows
 from trainmaster.db import uploads as rows
-from trainmaster.db.rows import columns
+from trainmaster.db.row_values import columns
 from trainmaster.objects import ObjectStore
 from trainmaster.objects.names import stays_inside
 from trainmaster.service.server_loops import ServerLoop

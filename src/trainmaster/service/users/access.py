@@ -14,7 +14,7 @@ from typing import Any, Final
 from sqlalchemy.engine import RowMapping
 
 from trainmaster.db import Database, access, accounts
-from trainmaster.db.rows import columns
+from trainmaster.db.row_values import columns
 from trainmaster.service.teams.team_budget import LIMITS, budgets, checked_limits
 from trainmaster.service.teams.wallet import checked_at_most
 from trainmaster.service.users.caller import (

@@ -12,7 +12,7 @@ from sqlalchemy.engine import RowMapping
 
 from trainmaster.db import Database, access
 from trainmaster.db import accounts as db
-from trainmaster.db.rows import columns
+from trainmaster.db.row_values import columns
 from trainmaster.service.users.access import TOKEN_S, Access, check_lasts, check_name, digest_of
 from trainmaster.service.users.caller import ROLES, Caller, ForbiddenError, Maker, no_team
 from trainmaster.spec.errors import AccessError, NotFoundError, UsageError, fails_as

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
     from trainmaster.db import Database
-    from trainmaster.db.patience import Try
+    from trainmaster.db.retry_policy import Try
     from trainmaster.service.users.caller import Caller
 
 #: What a view keeps of an address; the page and its number are none of it.

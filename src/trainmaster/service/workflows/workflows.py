@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.control.checks.inputs import missing_script_notes
 from trainmaster.db import workflow_rows as rows
 from trainmaster.db.queries import AT_ONCE
-from trainmaster.db.rows import columns
+from trainmaster.db.row_values import columns
 from trainmaster.objects import ObjectStore
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.encryption import SealingKey

@@ -65,7 +65,7 @@ def test_the_event_loop_does_not_wait_for_the_database(service, monkeypatch, is_
 def test_who_listens_while_the_database_is_away_gets_all_of_it_once(service, monkeypatch, failures):
     """A listener that is sent away comes back with the id of the last message that it got, as browsers do."""
     monkeypatch.setattr("trainmaster.api.rest.hubs.LOOK_EVERY_S", 0.0)
-    monkeypatch.setattr(service.database.patience, "seconds", 0.0)
+    monkeypatch.setattr(service.database.retry_policy, "seconds", 0.0)
     left = []
 
     def away(*_):

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from trainmaster.db import AcceptedRun, ExperimentChange, Patience, Submission, TaskChange
+from trainmaster.db import AcceptedRun, ExperimentChange, RetryPolicy, Submission, TaskChange
 from trainmaster.db.held_runs import HeldDatabase, HeldRuns, undriven
 from trainmaster.db.queries import events
 from trainmaster.service import Service
@@ -349,7 +349,7 @@ def test_servers_are_told_of_the_states_of_runs_and_experiments(service, send):
     pipe = WakePipe(service.home.root / SERVERS / f"s{SUFFIX}")
     driver = Driver(service, os.environ)
     held = HeldRuns(service.database)
-    database = HeldDatabase(service.database, Patience(1.0), held, driver._moved)
+    database = HeldDatabase(service.database, RetryPolicy(1.0), held, driver._moved)
     lease = database.acquire("a", 1.0)
     begun = TaskChange("main", 0, 1, State.WAITING, State.RUNNING, creates=True, opens=True)
     database.commit(lease, [begun], 2.0)

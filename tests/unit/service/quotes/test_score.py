@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from trainmaster.advisor.quote.interval import Interval
-from trainmaster.db import AcceptedRun, Database, NewQuoteRow, RunChange, Truth
+from trainmaster.db import AcceptedRun, ActualOutcome, Database, NewQuoteRow, RunChange
 from trainmaster.service.quotes.quote_record import QuoteRecord, quote_summary, record_truth
 from trainmaster.service.quotes.score import Score, binomial_interval, job_of, outcomes, report, score_line
 from trainmaster.spec.states import EndReason, State
@@ -35,7 +35,7 @@ def ended(database, name, time_s, *, cost=0.0, usd=FREE, provider="local", kind=
     quote = database.add_quote(NewQuoteRow(name, None, kind, 1.0, promise.as_json()))
     if state is State.DONE:
         kept = reason is EndReason.SUCCEEDED and promise.holds(time_s, cost)
-        database.record_truth(quote, Truth(time_s, cost, kept))
+        database.record_outcome(quote, ActualOutcome(time_s, cost, kept))
         for before, after in ((State.WAITING, State.STOPPING), (State.STOPPING, State.DONE)):
             database.commit(lease, [RunChange(before, after, reason)], 2.0)
 

@@ -233,7 +233,7 @@ def failing_at(database, statement):
 
 
 def test_a_database_that_goes_away_at_any_statement_costs_no_message(written, monkeypatch):
-    monkeypatch.setattr(written.service.database.patience, "seconds", 0.0)
+    monkeypatch.setattr(written.service.database.retry_policy, "seconds", 0.0)
     for task in range(2):
         written.begin()
         written.write(task, f"line of {task}\n")
@@ -260,7 +260,7 @@ def test_a_database_that_goes_away_at_any_statement_costs_no_message(written, mo
 
 def test_a_line_of_the_run_is_told_although_the_database_went_away_just_then(written, monkeypatch):
     """As of what it has cost in the end, of which there is no event."""
-    monkeypatch.setattr(written.service.database.patience, "seconds", 0.0)
+    monkeypatch.setattr(written.service.database.retry_policy, "seconds", 0.0)
     stream = written.stream()
     list(stream.read())
     for statement in range(12):

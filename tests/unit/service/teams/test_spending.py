@@ -9,7 +9,7 @@ import pytest
 
 from trainmaster.cluster.record import ClusterState, Machine, elsewhere, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
-from trainmaster.db import AcceptedRun, Database, NewQuoteRow, Submission, Truth, ledger, removals
+from trainmaster.db import AcceptedRun, ActualOutcome, Database, NewQuoteRow, Submission, ledger, removals
 from trainmaster.db import tables as t
 from trainmaster.db.queries import ALL_RUNS, RunFilter
 from trainmaster.service.teams.spending import as_csv, cost_report
@@ -52,7 +52,7 @@ class Office:
     def quote(self, run, p5, p50, p95, actual, *, kept, kind="estimate"):
         data = {"time_s": {}, "cost_usd": {"p5": p5, "p50": p50, "p95": p95}}
         number = self.database.add_quote(NewQuoteRow(run, None, kind, NOW, json.dumps(data)))
-        self.database.record_truth(number, Truth(60.0, actual, kept))
+        self.database.record_outcome(number, ActualOutcome(60.0, actual, kept))
 
     def costs(self, by, which=ALL_RUNS, since=""):
         found = cost_report(self.database, which, by, since)

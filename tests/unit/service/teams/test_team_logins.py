@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from trainmaster.control.task.layout import Home
-from trainmaster.db import AcceptedRun, Database, Patience, Submission, queries
+from trainmaster.db import AcceptedRun, Database, RetryPolicy, Submission, queries
 from trainmaster.db.cluster_rows import ClusterRow
 from trainmaster.db.sealed import has
 from trainmaster.providers.plugins import get_provider
@@ -205,7 +205,7 @@ def test_a_run_that_begins_while_a_login_changes(service, request, monkeypatch, 
         url = request.getfixturevalue("postgres").new_url()
     else:
         url = service.home.database_url
-    databases = [Database(url, Patience(30.0)) for _ in range(2)]
+    databases = [Database(url, RetryPolicy(30.0)) for _ in range(2)]
     Access(databases[0]).make_team("purple", None)
     logins = TeamLogins(databases[0], service.home.root, {})
     seen, refused = [], []

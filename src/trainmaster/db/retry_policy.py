@@ -1,4 +1,4 @@
-"""`Patience`: how long a database may be away before somebody gives up.
+"""`RetryPolicy`: how long, and with which waits, a transaction is tried again while a database is away.
 
 A server that restarts, a cut connection, a full disk or a lock held by another process are over
 after a while. What drives a run waits for that, backing off, instead of ending: the members of
@@ -60,8 +60,8 @@ class Try:
 
 
 @dataclass
-class Patience:
-    """A budget of seconds for each transaction, spent in growing waits.
+class RetryPolicy:
+    """How long each transaction is tried; the waits between the tries grow (exponential backoff with jitter).
 
     Args:
         seconds: how long one transaction is tried; 0 for once.
@@ -72,7 +72,7 @@ class Patience:
 
     Attributes:
         tell: called once per trouble with one line for the user.
-        hurried: asked before every wait; True ends the patience.
+        hurried: asked before every wait; True ends the waiting.
         waits_for_room: False where somebody waits for an answer: a full disk is not over by itself.
     """
 
@@ -84,35 +84,35 @@ class Patience:
     hurried: Callable[[], bool] | None = field(default=None, init=False)
     waits_for_room: bool = field(default=True, init=False)
 
-    def begin(self) -> Wait:
+    def begin(self) -> Backoff:
         """Begin a transaction."""
-        return Wait(self)
+        return Backoff(self)
 
 
-class Wait:
-    """The waits of one transaction; see `Patience.begin`."""
+class Backoff:
+    """The waits between the tries of one transaction; see `RetryPolicy.begin`."""
 
-    def __init__(self, patience: Patience) -> None:
-        self._patience = patience
-        self._began_at = patience.clock()
+    def __init__(self, policy: RetryPolicy) -> None:
+        self._policy = policy
+        self._began_at = policy.clock()
         self._next_s = FIRST_WAIT_S
         self._told = False
 
     @property
     def spent_s(self) -> float:
         """Seconds since it began."""
-        return self._patience.clock() - self._began_at
+        return self._policy.clock() - self._began_at
 
     def once_more(self, trouble: str) -> Try | None:
-        """Wait a while; None if the patience is over."""
-        patience = self._patience
-        left_s = patience.seconds - self.spent_s
-        if left_s <= 0 or (patience.hurried is not None and patience.hurried()):
+        """Wait a while; None if no time is left."""
+        policy = self._policy
+        left_s = policy.seconds - self.spent_s
+        if left_s <= 0 or (policy.hurried is not None and policy.hurried()):
             return None
-        if patience.tell is not None and not self._told and self._next_s > FIRST_WAIT_S:
+        if policy.tell is not None and not self._told and self._next_s > FIRST_WAIT_S:
             self._told = True  # a reconnect that works at once is not worth a line
-            patience.tell(f"the database is away ({trouble}); trying again for {left_s:.0f} s")
-        patience.sleep(min(self._next_s * (1 + patience.chance()) / 2, left_s))
+            policy.tell(f"the database is away ({trouble}); trying again for {left_s:.0f} s")
+        policy.sleep(min(self._next_s * (1 + policy.chance()) / 2, left_s))
         self._next_s = min(2 * self._next_s, LONGEST_WAIT_S)
         return Try(again=True, waited_s=self.spent_s)
 

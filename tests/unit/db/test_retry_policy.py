@@ -7,8 +7,8 @@ import sqlite3
 import pytest
 import sqlalchemy as sa
 
-from trainmaster.db import Patience
-from trainmaster.db.patience import LONGEST_WAIT_S, is_transient
+from trainmaster.db import RetryPolicy
+from trainmaster.db.retry_policy import LONGEST_WAIT_S, is_transient
 
 
 class Time:
@@ -21,13 +21,13 @@ class Time:
         self.now += seconds
 
 
-def patience(seconds: float, chance: float = 1.0) -> tuple[Patience, Time]:
+def policy(seconds: float, chance: float = 1.0) -> tuple[RetryPolicy, Time]:
     time = Time()
-    return Patience(seconds, clock=lambda: time.now, sleep=time.sleep, chance=lambda: chance), time
+    return RetryPolicy(seconds, clock=lambda: time.now, sleep=time.sleep, chance=lambda: chance), time
 
 
 def test_waits_grow_and_add_up_to_the_patience():
-    found, time = patience(60)
+    found, time = policy(60)
     wait = found.begin()
     tries = []
     while (this := wait.once_more("gone")) is not None:
@@ -41,7 +41,7 @@ def test_waits_grow_and_add_up_to_the_patience():
 
 @pytest.mark.parametrize(("chance", "waits"), [(0.0, [0.025, 0.05, 0.1]), (0.5, [0.0375, 0.075, 0.15])])
 def test_many_that_meet_a_lock_try_again_at_different_moments(chance, waits):
-    found, time = patience(60, chance)
+    found, time = policy(60, chance)
     wait = found.begin()
     for _ in waits:
         wait.once_more("locked")
@@ -49,20 +49,20 @@ def test_many_that_meet_a_lock_try_again_at_different_moments(chance, waits):
 
 
 def test_no_patience_means_once():
-    found, time = patience(0)
+    found, time = policy(0)
     assert found.begin().once_more("gone") is None
     assert time.waits == []
 
 
 def test_time_spent_in_the_tries_themselves_counts():
-    found, time = patience(60)
+    found, time = policy(60)
     wait = found.begin()
     time.now += 61  # a lock that nobody gave up
     assert wait.once_more("locked") is None
 
 
 def test_the_user_is_told_once_and_not_of_a_reconnect_that_works_at_once():
-    found, _ = patience(60)
+    found, _ = policy(60)
     told: list[str] = []
     found.tell = told.append
     wait = found.begin()
@@ -74,7 +74,7 @@ def test_the_user_is_told_once_and_not_of_a_reconnect_that_works_at_once():
 
 
 def test_who_is_in_a_hurry_does_not_wait():
-    found, _ = patience(60)
+    found, _ = policy(60)
     wait = found.begin()
     assert wait.once_more("gone") is not None
     found.hurried = lambda: True

@@ -1,4 +1,4 @@
-"""What rows are told as."""
+"""`columns`: some values of a row of the database."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def columns(row: Mapping[Any, Any], *names: str) -> dict[str, Any]:
-    """Some of its values, by name.
+    """Some values of a row, by name.
 
     >>> columns({"name": "a", "state": "DONE", "owner": None}, "name", "state")
     {'name': 'a', 'state': 'DONE'}
