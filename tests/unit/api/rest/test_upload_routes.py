@@ -15,6 +15,7 @@ import warnings
 import pytest
 
 from trainmaster.control.task.layout import Home
+from trainmaster.db import AcceptedRun, RunChange, Submission
 from trainmaster.objects.errors import FullStoreError
 from trainmaster.service import Service
 from trainmaster.service.driving.submissions import RunRequest
@@ -22,7 +23,9 @@ from trainmaster.service.uploads import upload_finishing
 from trainmaster.service.uploads.code_uploads import TeamQuotaError
 from trainmaster.service.uploads.uploads import PART_BYTES, UNUSED_S, Uploads
 from trainmaster.service.users.caller import ForbiddenError, caller
+from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.states import EndReason, State
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 with warnings.catch_warnings():
@@ -366,6 +369,27 @@ def test_files_become_versions_of_a_teams_volume(server, other):
     assert volumes(server, "/pets", method="DELETE").status_code == 422, "not without a word"
     assert volumes(server, "/pets?whole=true", method="DELETE").status_code == 204
     assert volumes(server).json() == {"volumes": []}
+
+
+def test_a_version_that_a_run_of_the_team_still_needs_stays(server):
+    for content in (b"1", b"2"):
+        made(server, "pets", upload(server, "a.txt", content))
+    url = f"{server.service.home.store_url.rstrip('/')}/teams/red/volumes/pets@1"
+    recipe = Recipe.from_text(
+        f"name: job\nexperiments: {{main: {{command: x, data: {{p: {{volume: '{url}'}}}}}}}}\n",
+        directory=server.service.home.root,
+    ).model_dump_json()
+    home = {"home": str(server.service.home.root), "home_id": server.service.home.identity()}
+    new = AcceptedRun("job-1", "job", recipe, "r.yaml", "local", "code", "file:///s", [("main", 1)],
+                      submission=Submission("x", "red"), **home)  # fmt: skip
+    lease = server.service.database.create_run(new, 1.0)
+    for asked in ("version=1", "whole=true"):
+        answer = volumes(server, f"/pets?{asked}", method="DELETE")
+        assert (answer.status_code, "job-1, which is not over" in answer.json()["title"]) == (422, True)
+    assert volumes(server, "/pets?version=2", method="DELETE").status_code == 204
+    ends = RunChange(State.WAITING, State.DONE, EndReason.CANCELLED)
+    server.service.database.commit(lease, [ends], 3.0)
+    assert volumes(server, "/pets?version=1", method="DELETE").status_code == 204
 
 
 def test_other_teams_volumes_are_not_there(server):
