@@ -78,9 +78,10 @@ class SshShell:
 
 def transport_of(place: ProviderPlace) -> Ssh:
     """What machines with an SSH server are reached by; what `TRANSPORTS` names."""
+    from trainmaster.transport.checked_connection import team_may_reach
     from trainmaster.transport.ssh import ssh_transport
 
-    return ssh_transport(place.root)
+    return ssh_transport(place.root, team_may_reach(place.environ))
 
 
 def hosts_provider(place: ProviderPlace) -> HostsProvider:

@@ -33,6 +33,7 @@ from trainmaster.transport.base import (
     Transport,
     UnreachableError,
 )
+from trainmaster.transport.checked_connection import MayReach, checked_connection
 from trainmaster.transport.host_keys import FILE_NAME, HostKeys
 from trainmaster.transport.local import LocalConnection
 from trainmaster.transport.pool import KEPT_S, IdleLogins
@@ -137,10 +138,13 @@ class Ssh(Transport):
     Args:
         host_keys: what hosts are known by.
         settings: how patient we are.
+        may_reach: which addresses this machine may connect to; None for all.
     """
 
-    def __init__(self, host_keys: HostKeys, settings: SshSettings | None = None) -> None:
-        self.host_keys = host_keys
+    def __init__(
+        self, host_keys: HostKeys, settings: SshSettings | None = None, may_reach: MayReach | None = None
+    ) -> None:
+        self.host_keys, self._may_reach = host_keys, may_reach
         self.settings = settings or SshSettings()
         self._library = load_asyncssh()
         self._loop = asyncio.new_event_loop()
@@ -193,6 +197,8 @@ class Ssh(Transport):
             through = LocalConnection(target)
         try:
             line = through.stream(target.way) if through and target.way else None
+            if through is None and self._may_reach is not None:
+                line = self._checked(target, self._may_reach)
             return self.wait(self._connect(target, through, line))
         except BaseException:
             if through is not None:
@@ -311,6 +317,14 @@ class Ssh(Transport):
         self._open.add(made)
         return made
 
+    def _checked(self, target: Target, may_reach: MayReach) -> socket.socket:
+        """A connection to an address of it that may be reached."""
+        timeout_s = self.settings.connect_timeout_s
+        try:
+            return checked_connection(target.address, target.port, may_reach, timeout_s)
+        except OSError as error:
+            raise self._explained(target, error) from error
+
     def _explained(self, target: Target, error: Exception) -> TrainmasterError:
         asyncssh = self._library
         key = f"the key {target.key}" if target.key else "the keys of your agent and ~/.ssh"
@@ -331,10 +345,10 @@ class Ssh(Transport):
         )
 
 
-def ssh_transport(root: Path) -> Ssh:
-    """What machines are reached by, on behalf of the home there."""
+def ssh_transport(root: Path, may_reach: MayReach | None = None) -> Ssh:
+    """What machines are reached by, on behalf of the home there; see `Ssh`."""
     # a dead node should be noticed, and its keepalive given up, within a few seconds
-    return Ssh(HostKeys(root / FILE_NAME), SshSettings(connect_timeout_s=5.0, keepalive_s=2.0))
+    return Ssh(HostKeys(root / FILE_NAME), SshSettings(connect_timeout_s=5.0, keepalive_s=2.0), may_reach)
 
 
 class SshConnection(Connection):

@@ -14,7 +14,7 @@ from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.ray.provider import RayProvider, look_findings
 from trainmaster.providers.ray.reaching import proxy_at, way_of
 from trainmaster.providers.ray.settings import RAY
-from trainmaster.spec.errors import RecipeError, UsageError
+from trainmaster.spec.errors import ProviderError, RecipeError, UsageError
 from trainmaster.transport.ray.proxy import GoneError, RayProxy, proxy_of
 
 SETTINGS = """\
@@ -171,7 +171,18 @@ def test_settings_say_how_to_begin(tmp_path: Path) -> None:
     (tmp_path / "ray.yaml").write_text(SETTINGS + "variables: {RAY_AUTH_TOKEN: hush}\nkey: id\n")
     settings = RAY.read(tmp_path, {})
     assert (settings.variables, settings.key_file) == ({"RAY_AUTH_TOKEN": "hush"}, tmp_path / "id")
-    assert proxy_at(way_of(settings, tmp_path)) is proxy_of(settings, tmp_path)
+    place = ProviderPlace(tmp_path, "home")
+    assert proxy_at(way_of(settings, place)) is proxy_of(settings, tmp_path)
+
+
+def test_a_login_of_a_team_leads_not_to_the_server_by_the_way_of_a_node_either(tmp_path: Path) -> None:
+    (tmp_path / "ray.yaml").write_text(
+        SETTINGS.replace("\n", f"\nlogin: me@localhost:1\nkey: {tmp_path}/id\n", 1)
+    )
+    settings = RAY.read(tmp_path, {})
+    way = way_of(settings, ProviderPlace(tmp_path, "home", team="red"))
+    with pytest.raises(ProviderError, match="which this server does not connect to for its users"):
+        proxy_at(way).ask("versions")
 
 
 def test_a_doctor_says_what_is_seen_on_nodes() -> None:

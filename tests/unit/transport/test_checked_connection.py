@@ -12,6 +12,7 @@ from trainmaster.providers.openstack.client import OpenstackClient
 from trainmaster.providers.openstack.login import read_login
 from trainmaster.spec.addresses import NETWORKS_VARIABLE, address_of
 from trainmaster.spec.errors import ProviderError, UsageError
+from trainmaster.transport.base import Target, UnreachableError
 from trainmaster.transport.checked_connection import TEAM_VARIABLE, team_may_reach
 from trainmaster.transport.http_calls import sender
 
@@ -37,6 +38,21 @@ def test_where_a_login_of_a_team_may_lead(environ, reached):
     may_reach = team_may_reach(environ)
     asked = ("10.0.0.1", "8.8.8.8", "127.0.0.1", "0.0.0.0", "::1", "::", "169.254.169.254", "fd00:ec2::254")
     assert {each for each in asked if may_reach(address_of(each))} == reached
+
+
+def test_a_login_over_ssh_leads_not_to_the_server_itself_whatever_a_name_says(receiver, tmp_path):
+    """Nor does the address that the place says a machine has."""
+    pytest.importorskip("asyncssh", reason="the extra `hosts` is not installed")
+    from trainmaster.transport.ssh import ssh_transport
+
+    gate = Target("gate", "localhost", receiver.port)
+    with ssh_transport(tmp_path, team_may_reach(TEAM)) as ssh:
+        for target in (gate, Target("node", "10.0.0.1", jump=gate)):
+            with pytest.raises(UnreachableError, match="which this server does not connect to for its users"):
+                ssh.connect(target)
+    with ssh_transport(tmp_path, team_may_reach(HERE)) as ssh, pytest.raises(UnreachableError) as said:
+        ssh.connect(gate)  # what answers there is no SSH server
+    assert "does not connect to" not in str(said.value)
 
 
 def test_the_login_of_the_server_may_lead_anywhere_and_networks_are_checked():

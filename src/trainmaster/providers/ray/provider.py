@@ -39,6 +39,7 @@ from trainmaster.spec.errors import UsageError
 from trainmaster.spec.private_files import short_digest
 from trainmaster.spec.units import counted
 from trainmaster.transport.base import Result
+from trainmaster.transport.checked_connection import team_may_reach
 from trainmaster.transport.ray.bundles import namespace_of
 from trainmaster.transport.ray.proxy import GoneError, RayProxy, proxy_of
 
@@ -55,7 +56,7 @@ def ray_provider(place: ProviderPlace) -> RayProvider:
         UsageError: there are no settings, or a mistake in them.
     """
     settings = RAY.read(place.root, place.environ)
-    return RayProvider(settings, place, proxy_of(settings, place.root))
+    return RayProvider(settings, place, proxy_of(settings, place.root, team_may_reach(place.environ)))
 
 
 catalogue_of: Final = RAY.catalogue
@@ -109,7 +110,7 @@ class RayProvider(LedgerProvider):
     ) -> None:
         super().__init__(place, "Nothing is lost with the file: actors end themselves. Remove it.", clock)
         self._settings, self._proxy = settings, proxy
-        self._place_root, self._root = place.root, root_on_nodes(place.identity)
+        self._place, self._root = place, root_on_nodes(place.identity)
         self._home = re.sub(r"[^A-Za-z0-9]", "", place.identity)[:12]
         self._unfit: dict[str, Sequence[str]] = {}
 
@@ -290,7 +291,7 @@ class RayProvider(LedgerProvider):
             address=node.id,
             user=str(machine.about.get("user", "ray")),
             gpus=kind.gpus if kind else 0,
-            way=way_of(self._settings, self._place_root),
+            way=way_of(self._settings, self._place),
             switch=switch,
             python=str(machine.about.get("python", "")),
             directory=f"{switch}/runtime",

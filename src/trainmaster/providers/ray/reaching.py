@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Final
 
 from trainmaster.providers.base import ProviderPlace
 from trainmaster.providers.ray.settings import RAY, RaySettings
+from trainmaster.transport.checked_connection import TEAM_VARIABLE, team_may_reach
 from trainmaster.transport.ray.bundles import RayTransport
 from trainmaster.transport.ray.proxy import RayProxy, proxy_of
 
@@ -21,12 +23,13 @@ CLIENT: Final = "trainmaster.providers.ray.reaching"
 
 def ray_transport(place: ProviderPlace) -> RayTransport:
     """What `TRANSPORTS` names."""
-    return RayTransport(proxy_of(RAY.read(place.root, place.environ), place.root))
+    settings = RAY.read(place.root, place.environ)
+    return RayTransport(proxy_of(settings, place.root, team_may_reach(place.environ)))
 
 
-def way_of(settings: RaySettings, root: Path) -> str:
-    """What `Node.way` says of a machine: which settings lead to it, and the home that knows host keys."""
-    return shlex.join([str(settings.file), str(root)])
+def way_of(settings: RaySettings, place: ProviderPlace) -> str:
+    """What `Node.way` says of a machine: settings that lead to it, who knows host keys, whose login it is."""
+    return shlex.join([str(settings.file), str(place.root), *([place.team] if place.team else [])])
 
 
 def proxy_at(way: str) -> RayProxy:
@@ -35,8 +38,9 @@ def proxy_at(way: str) -> RayProxy:
     Raises:
         UsageError: its settings are not there, or are wrong.
     """
-    file, root = shlex.split(way)
-    return proxy_of(RAY.read(Path(root), {"TRAINMASTER_RAY": file}), Path(root))
+    file, root, *team = shlex.split(way)
+    may_reach = team_may_reach({**os.environ, TEAM_VARIABLE: team[0]}) if team else None
+    return proxy_of(RAY.read(Path(root), {"TRAINMASTER_RAY": file}), Path(root), may_reach)
 
 
 if __name__ == "__main__":

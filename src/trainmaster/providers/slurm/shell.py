@@ -13,6 +13,7 @@ from trainmaster.providers.base import ProviderPlace
 from trainmaster.providers.sent_settings import host_key_variable
 from trainmaster.providers.slurm.settings import SLURM, SlurmSettings
 from trainmaster.transport.base import Result, Target, Transport, jump_target
+from trainmaster.transport.checked_connection import team_may_reach
 from trainmaster.transport.host_keys import FILE_NAME, HostKeys
 from trainmaster.transport.local import Local
 from trainmaster.transport.pool import ConnectionPool
@@ -46,7 +47,9 @@ class SlurmShell:
         sent = place.environ.get(host_key_variable(SLURM.provider), "")
         if login is not None and sent and not (keys := HostKeys(place.root / FILE_NAME)).pins(login):
             keys.accept(login, sent)  # as the home that has sent its settings knows it
-        transport: Transport = Local(lambda _: words) if login is None else ssh_transport(place.root)
+        transport: Transport = Local(lambda _: words)
+        if login is not None:
+            transport = ssh_transport(place.root, team_may_reach(place.environ))
         self._target = login or Target("Slurm on this machine", "localhost")
         self._pool = ConnectionPool(transport)
         weakref.finalize(self, transport.close)  # also when the process ends

@@ -24,6 +24,7 @@ from typing import Any, Final, Protocol
 from trainmaster.spec.errors import MissingPartError, ProviderError, TrainmasterError, UsageError
 from trainmaster.spec.private_files import short_digest
 from trainmaster.transport.base import Connection, ConnectionLostError, Target, jump_target
+from trainmaster.transport.checked_connection import MayReach
 from trainmaster.transport.ray.sharing import Lending, borrowed
 
 #: It imports Ray, and Ray Client has a process of its own start: on a busy head not the first time.
@@ -74,10 +75,11 @@ class RayProxy:
     Args:
         settings: where Ray is.
         root: of the home, for host keys.
+        may_reach: which addresses this machine may connect to; None for all.
     """
 
-    def __init__(self, settings: RayLogin, root: Path) -> None:
-        self._settings, self._root = settings, root
+    def __init__(self, settings: RayLogin, root: Path, may_reach: MayReach | None = None) -> None:
+        self._settings, self._root, self._may_reach = settings, root, may_reach
         self._lock = threading.Lock()
         self._line: _Line | None = None
         about = (*_where(settings), *map(_text, ("proxy_program.py", "dialling.py", "node_process.py")))
@@ -218,7 +220,7 @@ class RayProxy:
         if there is not None:
             from trainmaster.transport.ssh import ssh_transport
 
-            connection = ssh_transport(self._root).connect(there)
+            connection = ssh_transport(self._root, self._may_reach).connect(there)
         else:
             from trainmaster.transport.local import LocalConnection
 
@@ -405,11 +407,11 @@ def _where(settings: RayLogin) -> tuple[str, ...]:
     return (settings.address, *way, str(settings.file), *map("=".join, sorted(settings.variables.items())))
 
 
-def proxy_of(settings: RayLogin, root: Path) -> RayProxy:
-    """That of this process for a Ray: to start one takes seconds."""
+def proxy_of(settings: RayLogin, root: Path, may_reach: MayReach | None = None) -> RayProxy:
+    """That of this process for a Ray: to start one takes seconds. See `RayProxy`."""
     where = _where(settings)
     with _making:
-        return _proxies.setdefault(where, RayProxy(settings, root))
+        return _proxies.setdefault(where, RayProxy(settings, root, may_reach))
 
 
 def _text(program: str) -> str:
