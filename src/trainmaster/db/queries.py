@@ -351,6 +351,12 @@ def run_ids(
     return [row["id"] for row in database.read(query)]
 
 
+def is_among(database: Database, run: str, which: RunFilter) -> bool:
+    """Whether a run is one of these, or was before it was removed."""
+    them = replace(which, removed=True).condition()
+    return bool(database.read(sa.select(t.run.c.id).where(t.run.c.id == run, them)))
+
+
 def attempts(
     database: Database, run: str, experiment: str | None = None, task: int | None = None, after: int = 0
 ) -> Sequence[RowMapping]:

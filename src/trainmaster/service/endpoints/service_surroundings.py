@@ -74,8 +74,6 @@ def served_model(opened: OpenHome, model: str) -> ServedModel:
     own = RunFilter(teams=(opened.team,))  # what others' runs are called is not told
     sent_by = OWN_AT_HOME if opened.team is None else ()  # in a team a recipe's `latest` would be anybody's
     run = resolve_run(opened.database, model.partition("/")[0], own, sent_by)
-    if opened.database.run_row(run)["team"] != opened.team:
-        raise NotFoundError(f"{model}: there is no such model", "`trainmaster models` lists them.")
     return ServedModel(model, find_model(opened.database, model, run))
 
 

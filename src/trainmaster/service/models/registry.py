@@ -15,7 +15,6 @@ from trainmaster.db import queries
 from trainmaster.db import registry as rows
 from trainmaster.db.registry_rows import AliasMove, AliasMovedError, NewVersionRow, RunModel
 from trainmaster.db.row_values import columns
-from trainmaster.db.run_rows import existing
 from trainmaster.service.models.model_names import find_model
 from trainmaster.service.runs.lineage import lineage
 from trainmaster.service.runs.stored_recipe import recipe_text
@@ -207,8 +206,6 @@ class Registry:
         """A model of a run, as `queries.models` has it."""
         named, which = text.strip("/").partition("/")[0], queries.RunFilter((self._run_team,))
         run = resolve_run(self._database, named, which, self._own)
-        found = self._database.run_row(run)
-        existing(found if found["team"] == self._run_team else None, run)
         uri = find_model(self._database, text, run)
         row = next(row for row in queries.models(self._database, run) if row["uri"] == uri)
         return {**row, **{key: json.loads(row[key]) for key in ("metrics", "parameters")}}

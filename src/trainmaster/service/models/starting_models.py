@@ -184,13 +184,11 @@ def _row(opened: OpenHome, named: str, why: str) -> RowMapping:
         NotFoundError: there is no such run, or it is not the team's to see.
         UsageError: it is not over.
     """
-    from trainmaster.db.run_rows import existing
     from trainmaster.service.runs.summary import resolve_run
 
     which = queries.RunFilter(None if opened.team is None else (opened.team,))
     run = resolve_run(opened.database, named, which)
     row = opened.database.run_row(run)
-    row = existing(row if opened.team in (None, row["team"]) else None, run)
     if row["state"] != State.DONE:
         hint = f"Wait for its end. `trainmaster cancel {run}` ends it."
         raise UsageError(f"{run} is not over: {why}", hint)

@@ -491,7 +491,7 @@ def resolve_run(
     Raises:
         NotFoundError: none, or several.
     """
-    if database.has_run(text):
+    if queries.is_among(database, text, which):  # to who asks, others are not there
         return text
     if text == "latest":
         if newest := queries.run_ids(database, limit=1, which=replace(which, senders=tuple(own))):

@@ -20,7 +20,7 @@ def database(monkeypatch):
         recipe, ended = json.dumps({"experiments": experiments}), {"state": state, "reason": reason}
         rows = [{"experiment": name, "task": 0, "uri": f"s3://b/{name}"} for name in models]
         monkeypatch.setattr(model_names.queries, "models", lambda *_: rows)
-        return SimpleNamespace(has_run=lambda _: True, run_row=lambda _: {"recipe": recipe, **ended})
+        return SimpleNamespace(read=lambda _: [{}], run_row=lambda _: {"recipe": recipe, **ended})
 
     return make
 
