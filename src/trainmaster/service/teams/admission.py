@@ -144,15 +144,16 @@ def decide(requests: Sequence[Request], left: Mapping[str, BudgetLeft]) -> list[
         left: of each of their teams, and of `ALL`. They are used up.
     """
     verdicts, places = [], 0
-    held_back: dict[str, str] = {}
+    held_back: dict[str, Request] = {}
     for wanted in _in_order(requests, {team: each.used_usd for team, each in left.items()}):
         why = left[wanted.team].excess(wanted) or left[ALL].excess(wanted)
         for name in () if why else (wanted.team, ALL):
             if ahead := held_back.get(name):
-                why = f"{ahead}, which comes first"
+                is_own = ahead.team == wanted.team  # else it is not there to who waits
+                why = f"{ahead.run if is_own else 'a run of others'}, which comes first"
             elif found := left[name].obstacle(wanted):
                 why = found
-                held_back[name] = wanted.run
+                held_back[name] = wanted
             if why:
                 break
         if why:

@@ -75,7 +75,9 @@ def test_a_large_run_is_not_passed_by_small_ones_of_what_it_waits_for():
     others = [*asked, request("other", "blue", 0, 3.0, 1.0)]
     assert started(decide(others, left(red={"left_usd": 10.0}, blue={}))) == ["other"]
     per_hour = [request("large", "red", 0, 1.0, 1.0, 8.0), request("other", "blue", 0, 2.0, 1.0, 1.0)]
-    assert started(decide(per_hour, left({"usd_per_hour": 5.0}, red={}, blue={"used_usd": 1.0}))) == []
+    found = decide(per_hour, left({"usd_per_hour": 5.0}, red={}, blue={"used_usd": 1.0}))
+    assert started(found) == []
+    assert found[1].waits_for == "a run of others, which comes first", "what it is called is not told"
 
 
 def test_a_run_that_takes_all_that_is_left_starts(office):
