@@ -440,6 +440,29 @@ for step in range(1, int(sys.argv[1]) + 1):
     assert found["time_s"]["p50"] > 13
 
 
+def test_versions_that_count_in_other_units_lend_each_other_how_long_they_took(tm):
+    script = """import sys, time
+epochs, unit = int(sys.argv[1]), sys.argv[2]
+for step in range(1, epochs * 20 + 1):
+    time.sleep(0.03)
+    if unit == "step":
+        print(f"step {step}/{epochs * 20} loss {1 / step:.3f}", flush=True)
+    elif step % 20 == 0:
+        print(f"epoch {step // 20} loss {1 / step:.3f}", flush=True)
+"""
+    tm.write("train.py", script)
+
+    def version(unit):
+        command = f"python train.py 5 {unit}"
+        return tm.recipe({"name": "units", "experiments": {"main": {"command": command}}}, f"{unit}.yaml")
+
+    for unit in ("step", "epoch"):
+        tm.call("run", version(unit), "--yes")
+    told = quote(tm, version("epochs"), "--no-measure").json["time_s"]
+    assert 2 < told["p50"] < 9
+    assert told["p95"] / told["p5"] < 8, "a step is a twentieth of an epoch: by both it was a hundred"
+
+
 def test_a_job_without_a_length_is_told_as_that_and_by_a_run_to_its_end_in_numbers(tm):
     tm.write("train.py", STEPS)
     of = {"command": "python train.py 3000 0.02", "profile": {"seconds": "3s"}}
