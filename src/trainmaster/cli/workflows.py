@@ -102,7 +102,12 @@ def register(client: ClientProtocol, plan: str, *, starts_now: bool, keep_s: flo
         print_json(found)
         return
     name = found["workflow"]
-    say(f"{name} is kept by {url or 'the server'}, revision {found['revision']}")
+    said = f"{name} is kept by {url or 'the server'}, revision {found['revision']}"
+    if old := found.get("replaced"):  # older servers do not tell
+        if old["revision"] != found["revision"]:
+            said += f", instead of revision {old['revision']} by {old['registered_by']}"
+        said += ", and goes on: it was paused" * (old["state"] == "PAUSED")
+    say(said)
     for line in trigger_lines(found, url):
         say(f"  {line}")
     if secret := found.get("secret"):

@@ -88,7 +88,8 @@ class Workflows:
             starts_now: start one at once, too.
 
         Returns:
-            As `show`, with ``new``, and the ``secret`` of its webhook if that is new: it is shown once.
+            As `show`, with ``new``, ``replaced`` (``revision``, ``registered_by`` and ``state`` of what was
+            there, or None), and the ``secret`` of its webhook if that is new: it is shown once.
 
         Raises:
             RecipeError: with all mistakes.
@@ -147,7 +148,9 @@ class Workflows:
         if starts_now:
             self._fire_by_hand(name, AT_ONCE + secrets.token_hex(8))
         is_new_secret = secret is not None and (before is None or before["secret"] is None)
-        found = {**self.show(recipe.name), "new": before is None}
+        told = ("revision", "registered_by", "state")
+        replaced = None if before is None else {key: before[key] for key in told}
+        found = {**self.show(recipe.name), "new": before is None, "replaced": replaced}
         return {**found, "secret": secret} if is_new_secret else found
 
     def pause(self, name: str) -> dict[str, Any]:

@@ -65,6 +65,11 @@ def test_a_server_keeps_it_and_the_verbs_look_after_it(server, recipe):
     assert "nightly   enabled  webhook, schedule 0 3 * * * UTC, volume pets" in call("workflows").stdout
     assert call("workflows", "pause", "nightly").stderr == "nightly is paused\n"
     assert "nightly: paused, revision 1, by t, 20" in call("workflows", "show", "nightly").stdout
+    again = call("run", recipe).stderr.splitlines()[1]
+    assert again == f"nightly is kept by {server.url}, revision 1, and goes on: it was paused"
+    changed = call("run", recipe, "--set", "concurrency=skip").stderr.splitlines()[1]
+    assert changed == f"nightly is kept by {server.url}, revision 2, instead of revision 1 by t"
+    call("workflows", "pause", "nightly")
     call("workflows", "resume", "nightly")
     assert "whsec_" in call("workflows", "secret", "nightly").stderr
     found = json.loads(call("workflows", "trigger", "nightly", "--json").stdout)
