@@ -20,7 +20,7 @@ from trainmaster.advisor.market.workload import Length, Workload
 from trainmaster.advisor.model.devices import Device
 from trainmaster.advisor.model.knowledge import Knowledge
 from trainmaster.advisor.model.measurement import Measurement, Point
-from trainmaster.advisor.quote.choosing import Drawn, QuoteLimits, pick
+from trainmaster.advisor.quote.choosing import QuoteLimits, SampledCandidates, pick
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.advisor.quote.quoting import Subject, make_quote
 from trainmaster.advisor.quote.supply import Market
@@ -110,7 +110,7 @@ def same_as_brute_force(shapes: int, sync: Strategy) -> bool:
     servers = everything if sync.has_servers else everything[:0]
     timing = Timing(asked.workload, asked.knowledge, workers, servers, offers)
     candidates = Candidates.of(asked.workload, workers, servers, None)
-    whole = Drawn.of(candidates, timing)
+    whole = SampledCandidates.of(candidates, timing)
     for limits in LIMITS.values():
         brute = pick(whole, timing, limits)
         try:

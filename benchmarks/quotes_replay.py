@@ -29,7 +29,7 @@ from typing import Any
 from common import machine, options, report
 from quotes_kept import ROWS, interval_score, naive
 
-from trainmaster.advisor.quote.forecast import Doing, RunningTask
+from trainmaster.advisor.quote.forecast import ExperimentProgress, RunningTask
 from trainmaster.control.task.gangs import slots_of
 from trainmaster.executors.capacity import detect_capacity
 from trainmaster.providers.capabilities import capabilities_of
@@ -126,7 +126,7 @@ class Past:
         return self._loads[max(place - 1, 0)][1] if self._loads else 0.0
 
 
-def how_far(home: Path, run: str, at: float, first_step_s: float) -> dict[str, Doing]:
+def how_far(home: Path, run: str, at: float, first_step_s: float) -> dict[str, ExperimentProgress]:
     """How far the tasks of a run were at a time: their steps went evenly from the first to the last one."""
     query = (
         "select e.name, t.number, t.started_at, t.ended_at, t.metrics from task t "
@@ -135,9 +135,9 @@ def how_far(home: Path, run: str, at: float, first_step_s: float) -> dict[str, D
     with read_only(home) as base:
         rows = base.execute(query, (run,)).fetchall()
         total = stored_recipe_steps(base, run)
-    found: dict[str, Doing] = {}
+    found: dict[str, ExperimentProgress] = {}
     for name, number, started_at, ended_at, metrics in rows:
-        doing = found.setdefault(name, Doing())
+        doing = found.setdefault(name, ExperimentProgress())
         if started_at is None or ended_at is None or at < started_at:
             continue
         if ended_at <= at:
@@ -159,7 +159,7 @@ def stored_recipe_steps(base: sqlite3.Connection, run: str) -> dict[str, float]:
 
 
 def estimated(
-    service: Service, row: Any, made_at: float, far: Mapping[str, Doing]
+    service: Service, row: Any, made_at: float, far: Mapping[str, ExperimentProgress]
 ) -> tuple[dict[str, float], dict[str, Any]] | None:
     """Time of a run and of its phases, as they are estimated now; None if nothing is known."""
     recipe = stored_recipe(row)
@@ -186,13 +186,13 @@ def estimated(
         recipe,
         made_at,
         max(made_at - row["created_at"], 0.0),
-        {name: (False, far.get(name, Doing())) for name in recipe.experiments},
+        {name: (False, far.get(name, ExperimentProgress())) for name in recipe.experiments},
         {name: known.of(name) for name in recipe.experiments},
         {name: place.device(each) for name, each in recipe.experiments.items()},
         slots,
         None,
         {
-            n: replace(e.beside("local", "", ""), is_over=bool(far.get(n, Doing()).running))
+            n: replace(e.beside("local", "", ""), is_over=bool(far.get(n, ExperimentProgress()).running))
             for n, e in phases_of(service, recipe, {}, snapshot).items()
         },
         dict(known.curves),

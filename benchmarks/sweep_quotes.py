@@ -30,7 +30,7 @@ from quote_world import knowledge, measured, own_machine, workload
 from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.market.machines import Machines
 from trainmaster.advisor.market.workload import Length, LogNormal
-from trainmaster.advisor.quote.forecast import Doing, RunningTask, remaining_s
+from trainmaster.advisor.quote.forecast import ExperimentProgress, RunningTask, remaining_s
 from trainmaster.advisor.quote.timing import DRAWS, Timing
 from trainmaster.service.quotes.worker_counts import workload_of
 from trainmaster.spec import Parameter, read_recipe
@@ -185,7 +185,7 @@ def timings(case: Case) -> tuple[Candidates, dict[str, Timing]]:
     }
 
 
-def doing_at(seen_s: float, played: Played) -> Doing:
+def doing_at(seen_s: float, played: Played) -> ExperimentProgress:
     """What a driver knows then."""
     last = {number: step for at, number, step in played.reports if at <= seen_s}
     begun = {number: at for number, at in played.begun.items() if at <= seen_s}
@@ -195,7 +195,7 @@ def doing_at(seen_s: float, played: Played) -> Doing:
         for number, at in begun.items()
         if number not in over
     )
-    return Doing(len(over), tuple(running))
+    return ExperimentProgress(len(over), tuple(running))
 
 
 def judged(pruner: str, sampler: str, seeds: range) -> Iterator[tuple[str, bool, bool, float, float]]:

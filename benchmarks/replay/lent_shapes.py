@@ -17,8 +17,8 @@ import numpy as np
 from published import published
 from sources import summary
 
+from trainmaster.advisor.model.device_transfer import TRANSFER_SPREAD, transferred_points
 from trainmaster.advisor.model.devices import Device, speed_ratio
-from trainmaster.advisor.model.lending import LENT, lent
 from trainmaster.advisor.model.measurement import Point
 from trainmaster.advisor.model.steptime import StepTimeModel
 from trainmaster.spec import Strategy
@@ -56,7 +56,7 @@ def main() -> None:
     """Print one line for each way of lending."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--every", type=int, default=1, help="only each so many-th case")
-    parser.add_argument("--doubts", type=float, nargs="+", default=[LENT])
+    parser.add_argument("--doubts", type=float, nargs="+", default=[TRANSFER_SPREAD])
     parser.add_argument("--alone", action="store_true", help="only rows of one worker are lent")
     chosen = parser.parse_args()
     rows: dict[tuple[object, ...], list[tuple[np.ndarray, ...]]] = defaultdict(list)
@@ -86,7 +86,7 @@ def main() -> None:
             there = [replace(p, step_time_s=(p.step_time_s or 0.0) * scale) for p in lender]
             model = StepTimeModel.fit(there)
             for known, spread in ((KNOWN, ratio.spread), (UNKNOWN, 3.0)):
-                told = lent(model, there, own, LogNormal(math.exp(-ratio.log), spread), None)
+                told = transferred_points(model, there, own, LogNormal(math.exp(-ratio.log), spread), None)
                 told = [p for p in told if p.local_batch != batch and (p.workers == 1 or not chosen.alone)]
                 ways |= {(known, doubt, scale): (told, doubt) for doubt in chosen.doubts}
         for way, (told, doubt) in ways.items():

@@ -183,7 +183,7 @@ def hand_set(kind: int):
 
 def learnt_without(source: str, jobs: dict[str, list[Point]], simulated: list[Case]):
     """Priors by kind of job, from all other sources."""
-    from trainmaster.advisor.model.experience import Learnt
+    from trainmaster.advisor.model.experience import EmpiricalPriors
     from trainmaster.advisor.model.priors import doubted
 
     found = {}
@@ -196,14 +196,14 @@ def learnt_without(source: str, jobs: dict[str, list[Point]], simulated: list[Ca
             [(SIMULATED[kind] if name.startswith("sim") else 1.0) / counts[name] ** 0.5 for name, _ in named]
         )
         weight /= weight.mean()
-        learnt = Learnt.of(
+        learnt = EmpiricalPriors.of(
             [columns_of(p) for _, p in named], hand_set(kind), weight, rounds=4, pseudo=8.0
         ).priors(np.ones(len(named)))
         found[kind] = tuple(replace(prior, grid=doubted(prior.grid)) for prior in learnt)
     return found
 
 
-class Learnt:
+class EmpiricalPriors:
     """What `StepTimeModel.fit` asks of an experience."""
 
     def __init__(self, found) -> None:
@@ -269,7 +269,7 @@ def main() -> None:
     begin = time.process_time()
     for case in cases[:: options.every]:
         if not options.shipped and case.source not in learnt:
-            learnt[case.source] = Learnt(learnt_without(case.source, jobs, teachers))
+            learnt[case.source] = EmpiricalPriors(learnt_without(case.source, jobs, teachers))
         truth = np.array([p.step_time_s for p in case.asked])
         groups = [case.split]
         if case.split.startswith("real all-reduce"):

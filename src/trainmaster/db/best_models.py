@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from trainmaster.dataclass import dataclass
 from trainmaster.db import tables as t
-from trainmaster.spec.gate import Gate, GateResult, Rival, as_number, judge
+from trainmaster.spec.gate import Baseline, Gate, GateResult, as_number, judge
 from trainmaster.spec.model_reference import ModelReference
 from trainmaster.spec.states import WHOLE
 
@@ -62,13 +62,13 @@ def verdict(connection: Connection, run: str, experiment: str, gate: Gate) -> Ga
     best = best_of(found, gate.metric, smallest=gate.smallest)
     if best is None:  # whatever was reported helps who looks for the missing metric
         best = found[0] if found else TaskResult(0, None, {})
-    rival = _rival(connection, run, experiment, best.task, gate.requirement.better_than)
-    return judge(gate.requirement, best.metrics, rival)
+    baseline = _baseline(connection, run, experiment, best.task, gate.requirement.better_than)
+    return judge(gate.requirement, best.metrics, baseline)
 
 
-def _rival(connection: Connection, run: str, experiment: str, task: int, than: str | None) -> Rival:
+def _baseline(connection: Connection, run: str, experiment: str, task: int, than: str | None) -> Baseline:
     if than is None:
-        return Rival()
+        return Baseline()
     wanted = ModelReference.parse(than)
     team = connection.execute(sa.select(t.run.c.team).where(t.run.c.id == run)).scalar_one() or ""
     same = (_VERSION.team == _ALIAS.team, _VERSION.name == _ALIAS.name, _VERSION.version == _ALIAS.version)
@@ -87,6 +87,6 @@ def _rival(connection: Connection, run: str, experiment: str, task: int, than: s
         .where(_ALIAS.team == team, _ALIAS.name == wanted.name, _ALIAS.alias == wanted.must_alias)
     ).first()
     if row is None:
-        return Rival()
+        return Baseline()
     is_same = (row.run_id, row.experiment, row.task) == (run, experiment, task)
-    return Rival(row.version, json.loads(row.metrics or "{}"), is_same)
+    return Baseline(row.version, json.loads(row.metrics or "{}"), is_same)

@@ -37,8 +37,8 @@ StartResponse = Callable[..., Any]
 Application = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
 
 
-class Front:
-    """The WSGI application before moto's.
+class LabMiddleware:
+    """WSGI middleware before the application of moto.
 
     Args:
         cloud: behind it.

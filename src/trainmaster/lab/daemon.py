@@ -16,7 +16,7 @@ from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 from trainmaster.lab import access
-from trainmaster.lab.api import Front
+from trainmaster.lab.api import LabMiddleware
 from trainmaster.lab.cloud import Cloud
 from trainmaster.lab.control import Control
 from trainmaster.lab.host_keys import SshKey
@@ -81,12 +81,12 @@ def _serve(place: LabPlace, settings: LabSettings, region: Region) -> Cloud:
     traffic = Traffic(place, settings, cloud.all, cloud.exclusively)
     cloud.connected, cloud.forgotten, cloud.closed = traffic.refresh, traffic.forget, traffic.close
     moto = DomainDispatcherApplication(create_backend_app)
-    front = Front(cloud, moto, Control(cloud, traffic), traffic.refresh)
-    server = make_server("127.0.0.1", settings.port, front, threaded=True)
+    middleware = LabMiddleware(cloud, moto, Control(cloud, traffic), traffic.refresh)
+    server = make_server("127.0.0.1", settings.port, middleware, threaded=True)
     threading.Thread(target=server.serve_forever, daemon=True, name="api").start()
     endpoint = f"http://127.0.0.1:{server.server_port}"
     listener = region.listen(_INSIDE_PORT)
-    within = make_server(METADATA_ADDRESS, _INSIDE_PORT, front, threaded=True, fd=listener.fileno())
+    within = make_server(METADATA_ADDRESS, _INSIDE_PORT, middleware, threaded=True, fd=listener.fileno())
     listener.close()  # it has a descriptor of its own
     threading.Thread(target=within.serve_forever, daemon=True, name="api inside").start()
     inside = f"http://{METADATA_ADDRESS}:{_INSIDE_PORT}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from trainmaster.advisor.market.phases import Waited, machines_belief
+from trainmaster.advisor.market.phases import ClusterWait, machines_belief
 from trainmaster.cluster.record import ClusterRecord, ClusterState
 from trainmaster.cluster.renting.plan import Rental
 from trainmaster.control.loop.recording import Where
@@ -96,7 +96,7 @@ class ClusterCosts(Protocol):
     """
 
     provider: str
-    waited: Sequence[Waited]
+    waited: Sequence[ClusterWait]
     gave_back_s: Mapping[str, Sequence[float]]
 
     @property
@@ -133,7 +133,7 @@ class RecordedClusterCosts:
         self,
         provider: str,
         records: Callable[[], Sequence[ClusterRecord]],
-        waited: Sequence[Waited] = (),
+        waited: Sequence[ClusterWait] = (),
         phases: Mapping[str, ExperimentPhases] | None = None,
         gave_back_s: Mapping[str, Sequence[float]] | None = None,
         spent: Callable[[float], float] | None = None,

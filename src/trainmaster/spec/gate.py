@@ -73,8 +73,8 @@ class Gate:
 
 
 @dataclass(frozen=True, slots=True)
-class Rival:
-    """What a registered model's alias means when a gate decides.
+class Baseline:
+    """The registered model, named by its alias, that a gate compares with.
 
     Attributes:
         version: its number; None if there is no such alias yet.
@@ -100,13 +100,13 @@ class GateResult:
     message: str
 
 
-def judge(requirement: Requirement, metrics: Mapping[str, object], rival: Rival) -> GateResult:
+def judge(requirement: Requirement, metrics: Mapping[str, object], baseline: Baseline) -> GateResult:
     """Whether a model is good enough.
 
     Args:
         requirement: of the recipe.
         metrics: that the model's task reported last; empty if there is nothing to judge.
-        rival: what ``better_than`` means now.
+        baseline: what ``better_than`` means now.
     """
     place = f"(require, line {requirement.line})" if requirement.line else "(require)"
     name = requirement.metric
@@ -115,8 +115,8 @@ def judge(requirement: Requirement, metrics: Mapping[str, object], rival: Rival)
         seen = ", ".join(sorted(metrics)[:_MOST_NAMES]) or "none at all"
         what = "is no finite number" if name in metrics else "was not reported"
         return GateResult(False, f"{name} {what}; metrics seen: {seen} {place}")
-    theirs = as_number(rival.metrics.get(name))
-    found = list(_compare(requirement, value, rival, theirs))
+    theirs = as_number(baseline.metrics.get(name))
+    found = list(_compare(requirement, value, baseline, theirs))
     failed = [words for holds, words in found if not holds]
     words = "; ".join(failed or [words for _, words in found])
     return GateResult(
@@ -133,7 +133,7 @@ def _told(value: float, *beside: float | None) -> str:
 
 
 def _compare(
-    requirement: Requirement, value: float, rival: Rival, theirs: float | None
+    requirement: Requirement, value: float, baseline: Baseline, theirs: float | None
 ) -> Iterator[tuple[bool, str]]:
     least, most, than = requirement.at_least, requirement.at_most, requirement.better_than
     if least is not None:
@@ -144,10 +144,10 @@ def _compare(
         yield holds, f"is {'at most' if holds else 'above'} {format_value(most)}"
     if than is None:
         return
-    version = f"{than} (version {rival.version})"
-    if rival.version is None:
+    version = f"{than} (version {baseline.version})"
+    if baseline.version is None:
         yield True, f"has nothing to be better than: there is no {than} yet"
-    elif rival.is_same:
+    elif baseline.is_same:
         yield True, f"is that of {version} itself"
     elif theirs is None:
         yield False, f"cannot be compared: {requirement.metric} of {version} is not known"

@@ -27,7 +27,7 @@ from trainmaster.db.leases import LEASE_S, Lease
 from trainmaster.executors.base import Capacity, GangRequest, Phase
 from trainmaster.spec.errors import InterruptedByUser, LeaseLostError, StoreError
 from trainmaster.spec.facts import Approval
-from trainmaster.spec.gate import Gate, GateResult, Requirement, Rival, judge
+from trainmaster.spec.gate import Baseline, Gate, GateResult, Requirement, judge
 from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.topics import APPROVAL_WANTED
 from trainmaster.testing.simulated_bench import SimulatedActions
@@ -295,7 +295,7 @@ class Simulation:
             if name == experiment and row["state"] is not State.DONE:
                 raise ViolationError(f"the gate of {name} is asked before {number} is DONE")
         value = Random(f"{self.seed}/{self.plan.resumes}").random()  # noqa: S311
-        return judge(gate.requirement, {gate.metric: value}, Rival())
+        return judge(gate.requirement, {gate.metric: value}, Baseline())
 
     def _new_meter(self) -> Meter:
         cap_usd, rate = self.world.rng.uniform(2, 5), self.plan.usd_per_hour

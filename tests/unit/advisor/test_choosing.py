@@ -56,7 +56,7 @@ class World:
             servers=one * 0, steps=one, epochs=one, batch=one, price=self.price[machine] * workers,
         )  # fmt: skip
 
-    # --- as `Drawing` has it -------------------------------------------------------------------------
+    # --- as `OutcomeSampler` has it -------------------------------------------------------------------------
 
     def time_s(self, some):
         risk = self.risk[some.machine]

@@ -12,7 +12,7 @@ from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.market.machines import Machines
 from trainmaster.advisor.market.workload import Length
 from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.quote.forecast import Doing, RunningTask, forecast, remaining_s
+from trainmaster.advisor.quote.forecast import ExperimentProgress, RunningTask, forecast, remaining_s
 from trainmaster.advisor.quote.timing import DRAWS, Timing
 from trainmaster.spec.hardware import Hardware
 from trainmaster.spec.log_normal import LogNormal
@@ -42,13 +42,13 @@ def middle(draws):
 
 def test_what_has_not_begun_takes_its_whole_time():
     timing, one = training()
-    assert (remaining_s(timing, one, Doing()) == timing.outcomes(one).time_s[:, 0]).all()
+    assert (remaining_s(timing, one, ExperimentProgress()) == timing.outcomes(one).time_s[:, 0]).all()
 
 
 def test_half_of_the_steps_take_half_of_the_training():
     timing, one = training()
     whole = middle(timing.training_s(one))
-    half = middle(remaining_s(timing, one, Doing(running=(RunningTask(100, 0.5),))))
+    half = middle(remaining_s(timing, one, ExperimentProgress(running=(RunningTask(100, 0.5),))))
     assert half == pytest.approx(whole / 2 + 0.5, rel=0.03)
 
 
@@ -56,8 +56,8 @@ def test_half_of_the_steps_take_half_of_the_training():
 @given(st.floats(0.01, 0.98), st.floats(0.001, 0.5))
 def test_more_done_leaves_less(share, more):
     timing, one = training()
-    first = remaining_s(timing, one, Doing(running=(RunningTask(10, share),)))
-    then = remaining_s(timing, one, Doing(running=(RunningTask(10, min(share + more, 1.0)),)))
+    first = remaining_s(timing, one, ExperimentProgress(running=(RunningTask(10, share),)))
+    then = remaining_s(timing, one, ExperimentProgress(running=(RunningTask(10, min(share + more, 1.0)),)))
     assert (then <= first + 1e-9).all()
 
 
@@ -66,9 +66,9 @@ def test_what_a_pruner_ends_is_not_waited_for():
     few = replace(timing, workload=replace(timing.workload, trained=LogNormal(0.25, 0.3)))
     whole, part = (middle(each.training_s(one)) for each in (timing, few))
     assert part == pytest.approx(whole / 4, rel=0.05)
-    survivor = middle(remaining_s(few, one, Doing(running=(RunningTask(100, 0.4),))))
+    survivor = middle(remaining_s(few, one, ExperimentProgress(running=(RunningTask(100, 0.4),))))
     assert survivor == pytest.approx(0.4 * whole + 0.5, rel=0.05), "it comes as far again"
-    at_end = middle(remaining_s(few, one, Doing(running=(RunningTask(100, 0.9),))))
+    at_end = middle(remaining_s(few, one, ExperimentProgress(running=(RunningTask(100, 0.9),))))
     assert at_end == pytest.approx(0.1 * whole + 0.5, rel=0.05)
 
 
@@ -82,12 +82,14 @@ def pruned(total, *plays):
 
 def test_trials_that_begin_first_come_to_their_end_and_those_after_them_are_short():
     timing, one, whole = pruned(8, (1.0, 1.0, *[0.05] * 6))
-    first = Doing(running=(RunningTask(100, 0.3, number=0), RunningTask(100, 0.3, number=1)))
+    first = ExperimentProgress(running=(RunningTask(100, 0.3, number=0), RunningTask(100, 0.3, number=1)))
     each_once_s = middle(timing.task_s(one) - timing.training_s(one))
     assert middle(remaining_s(timing, one, first)) == pytest.approx(
         0.7 * whole + 3 * (0.05 * whole + each_once_s) + 0.25 * (0.05 * whole + each_once_s), rel=0.05
     )
-    late = Doing(ended=6, running=(RunningTask(100, 0.02, number=6), RunningTask(100, 0.3, number=7)))
+    late = ExperimentProgress(
+        ended=6, running=(RunningTask(100, 0.02, number=6), RunningTask(100, 0.3, number=7))
+    )
     assert middle(remaining_s(timing, one, late)) == pytest.approx(0.3 * whole, rel=0.05), "as far again"
 
 
@@ -96,7 +98,9 @@ def test_a_long_trial_that_begins_last_is_waited_for():
     running = (RunningTask(100, 0.3, number=0), RunningTask(100, 0.02, number=1))
     once_s = middle(timing.task_s(one) - timing.training_s(one))
     expected = (0.03 + 0.05 + 1.0) * whole + 2 * once_s
-    assert middle(remaining_s(timing, one, Doing(running=running))) == pytest.approx(expected, rel=0.03)
+    assert middle(remaining_s(timing, one, ExperimentProgress(running=running))) == pytest.approx(
+        expected, rel=0.03
+    )
 
 
 def test_many_trials_keep_the_slots_busy_whatever_each_takes():
@@ -105,14 +109,16 @@ def test_many_trials_keep_the_slots_busy_whatever_each_takes():
     # of the first half of the plays only the first two are meant, so nearly all take what the later half does
     expected = 20_000 / 2 * (0.1 * whole + once_s)
     running = (RunningTask(1, 0.1, number=0), RunningTask(1, 0.1, number=1))
-    assert middle(remaining_s(timing, one, Doing(running=running))) == pytest.approx(expected, rel=0.03)
+    assert middle(remaining_s(timing, one, ExperimentProgress(running=running))) == pytest.approx(
+        expected, rel=0.03
+    )
 
 
 def test_of_the_plays_of_a_pruner_those_count_that_let_a_trial_come_so_far():
     timing, one, whole = pruned(4, (1.0, 0.1, 0.1, 0.1), (0.1, 1.0, 0.4, 0.1))
-    last = Doing(ended=3, running=(RunningTask(100, 0.2, number=2),))
+    last = ExperimentProgress(ended=3, running=(RunningTask(100, 0.2, number=2),))
     assert middle(remaining_s(timing, one, last)) == pytest.approx(0.2 * whole + 0.5, rel=0.05)
-    young = remaining_s(timing, one, Doing(ended=3, running=(RunningTask(100, 0.05, number=2),)))
+    young = remaining_s(timing, one, ExperimentProgress(ended=3, running=(RunningTask(100, 0.05, number=2),)))
     assert np.percentile(young, 25) == pytest.approx(0.05 * whole + 0.5, rel=0.1)
     assert np.percentile(young, 75) == pytest.approx(0.35 * whole + 0.5, rel=0.1)
 
@@ -120,9 +126,9 @@ def test_of_the_plays_of_a_pruner_those_count_that_let_a_trial_come_so_far():
 def test_of_many_trials_only_the_later_half_of_the_plays_stands_for_several():
     timing, one, whole = pruned(100, (1.0, 1.0, 0.1, 0.1))
     running = (RunningTask(1, 0.02, number=1), RunningTask(1, 0.02, number=50))
-    assert middle(remaining_s(timing, one, Doing(ended=98, running=running))) > 0.9 * whole
+    assert middle(remaining_s(timing, one, ExperimentProgress(ended=98, running=running))) > 0.9 * whole
     late = (RunningTask(1, 0.02, number=2), RunningTask(1, 0.02, number=99))
-    assert middle(remaining_s(timing, one, Doing(ended=98, running=late))) < 0.2 * whole
+    assert middle(remaining_s(timing, one, ExperimentProgress(ended=98, running=late))) < 0.2 * whole
 
 
 def test_a_target_ends_a_task_where_its_curve_says():
@@ -130,7 +136,7 @@ def test_a_target_ends_a_task_where_its_curve_says():
     whole = middle(timing.training_s(one))
 
     def left(*ends):
-        return remaining_s(timing, one, Doing(running=(RunningTask(100, 0.2, ends=ends),)))
+        return remaining_s(timing, one, ExperimentProgress(running=(RunningTask(100, 0.2, ends=ends),)))
 
     assert middle(left(0.5)) == pytest.approx(0.3 * whole + 0.5, rel=0.03)
     assert middle(left(1.0)) == pytest.approx(middle(left()), rel=0.03)
@@ -142,18 +148,20 @@ def test_a_target_ends_a_task_where_its_curve_says():
 
 def test_tasks_without_steps_are_over_when_they_should_be():
     timing, one = tasks(total=1)
-    left = remaining_s(timing, one, Doing(running=(RunningTask(4.0),)))
+    left = remaining_s(timing, one, ExperimentProgress(running=(RunningTask(4.0),)))
     assert middle(left) == pytest.approx(6.0, abs=0.7)
-    late = remaining_s(timing, one, Doing(running=(RunningTask(40.0),)))
+    late = remaining_s(timing, one, ExperimentProgress(running=(RunningTask(40.0),)))
     assert 0 < middle(late) < 1
 
 
 def test_waiting_tasks_share_the_slots():
     timing, one = tasks(total=8)
     running = (RunningTask(5.0), RunningTask(5.0))
-    left = remaining_s(timing, one, Doing(ended=2, running=running))
+    left = remaining_s(timing, one, ExperimentProgress(ended=2, running=running))
     assert middle(left) == pytest.approx((5 + 5 + 4 * 10) / 2 + 2.5, rel=0.1)
-    assert middle(remaining_s(timing, one, Doing(ended=6, running=running))) == pytest.approx(5, abs=0.7)
+    assert middle(remaining_s(timing, one, ExperimentProgress(ended=6, running=running))) == pytest.approx(
+        5, abs=0.7
+    )
 
 
 def test_a_run_is_what_has_passed_and_the_critical_path_of_the_rest():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster.advisor.market.load import LoadCorrection, LoadEffect, mean_doubt
-from trainmaster.advisor.market.phases import PhaseHistory, PhaseSample, Waited, machines_belief
+from trainmaster.advisor.market.phases import ClusterWait, PhaseHistory, PhaseSample, machines_belief
 from trainmaster.advisor.model.knowledge import Knowledge
 from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.spec import Strategy
@@ -66,7 +66,7 @@ def test_the_doubt_widens_waits_phases_and_starts():
     prior = LogNormal(15.0, 0.5)
     wait, phase, start = [], [], []
     for doubt in (0.0, 0.8):
-        waited = [Waited(10.0, "small", "lab", doubt=doubt)] * 9
+        waited = [ClusterWait(10.0, "small", "lab", doubt=doubt)] * 9
         wait.append(machines_belief(prior, waited, "lab", "small").spread)
         seen = (PhaseSample(10.0, "lab:small", "a", doubt=doubt),) * 9
         phase.append(PhaseHistory("setup", "a", seen).belief("lab:small", stays=False).spread)

@@ -8,7 +8,7 @@ from quote_world import market, offer, training
 
 from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.market.machines import Machines
-from trainmaster.advisor.market.phases import MachineCountEffect, Waited, machines_belief
+from trainmaster.advisor.market.phases import ClusterWait, MachineCountEffect, machines_belief
 from trainmaster.advisor.quote.timing import Timing
 from trainmaster.spec.log_normal import LogNormal
 
@@ -16,7 +16,7 @@ PRIOR = LogNormal(15.0, 0.5)
 
 
 def waits(*numbers, one_s=10.0, power=0.6):
-    return [Waited(one_s * number**power, "large", "lab", machines=number) for number in numbers]
+    return [ClusterWait(one_s * number**power, "large", "lab", machines=number) for number in numbers]
 
 
 def believed(waited, machines):
@@ -46,14 +46,14 @@ def test_waits_of_other_providers_say_nothing():
 
 
 def test_the_doubt_of_few_waits_is_wider_than_their_spread_and_no_wider_than_before_them():
-    two = believed([Waited(10.0, "large", "lab"), Waited(14.0, "large", "lab")], 1)
-    many = believed([Waited(10.0, "large", "lab"), Waited(14.0, "large", "lab")] * 20, 1)
+    two = believed([ClusterWait(10.0, "large", "lab"), ClusterWait(14.0, "large", "lab")], 1)
+    many = believed([ClusterWait(10.0, "large", "lab"), ClusterWait(14.0, "large", "lab")] * 20, 1)
     assert many.spread < two.spread <= PRIOR.spread
 
 
 @given(st.lists(st.tuples(st.integers(1, 64), st.floats(0.1, 5_000.0)), max_size=30), st.integers(1, 128))
 def test_any_history_gives_a_belief(seen, machines):
-    waited = [Waited(seconds, "large", "lab", machines=number) for number, seconds in seen]
+    waited = [ClusterWait(seconds, "large", "lab", machines=number) for number, seconds in seen]
     found = believed(waited, machines)
     assert np.isfinite([found.median, found.spread]).all()
     assert found.median > 0
@@ -66,7 +66,7 @@ def test_a_machine_that_is_there_is_not_waited_for():
 def test_a_quote_of_four_machines_waits_as_long_as_four_do():
     place, subject = market(offer("p3.2xlarge", 3.06)), training(most=4)
     found = Machines.of(place.catalogue.columns(), np.ones(1))
-    waited = tuple(Waited(30.0 * n**0.6, "p3.2xlarge", machines=n) for n in [1, 2, 4] * 6)
+    waited = tuple(ClusterWait(30.0 * n**0.6, "p3.2xlarge", machines=n) for n in [1, 2, 4] * 6)
     timing = Timing(
         subject.workload, subject.knowledge, found, found[:0], place.catalogue.offers, waited=waited
     )

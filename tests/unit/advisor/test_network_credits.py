@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainmaster.advisor.market.credits import sent_mbit, slowed
-from trainmaster.advisor.market.pairs import Cards
+from trainmaster.advisor.market.pairs import NetworkCards
 from trainmaster.advisor.model.measurement import Point
 from trainmaster.advisor.model.physics import step_time
 from trainmaster.advisor.model.priors import NAMES, achieved_bytes_per_second, bounded, shipped
@@ -73,7 +73,7 @@ def test_a_job_that_uses_its_card_all_day_spends_what_flows_and_not_what_the_car
 
     def takes_s(sustained_mbps: float) -> float:
         fast, sustained = np.array([CARD_MBPS]), np.array([sustained_mbps])
-        cards = Cards(fast, fast, sustained, nan, nan)
+        cards = NetworkCards(fast, fast, sustained, nan, nan)
         total = np.array([[steps * step_s]])
         return slowed(total, (steps * sent, 0 * sent), cards, np.array([[1800.0]])).item() / total.item()
 

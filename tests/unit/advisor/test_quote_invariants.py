@@ -16,7 +16,7 @@ from trainmaster.advisor.market.machines import Machines
 from trainmaster.advisor.market.workload import Length, Workload
 from trainmaster.advisor.model.knowledge import Knowledge
 from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.quote.choosing import Drawn, QuoteLimits, choose, pick
+from trainmaster.advisor.quote.choosing import QuoteLimits, SampledCandidates, choose, pick
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.advisor.quote.quantiles import sure
 from trainmaster.advisor.quote.quoting import Subject, make_quote
@@ -164,7 +164,7 @@ def test_a_later_deadline_is_never_dearer(deadline, times, price):
     least = []
     for limit in (deadline, deadline * times):
         limits = QuoteLimits(deadline_s=limit)
-        everything = Drawn.of(some, timing)
+        everything = SampledCandidates.of(some, timing)
         row = pick(everything, timing, limits)
         least.append(math.inf if row is None else everything.cost_usd[row, 1])
     assert least[1] <= least[0] * 1.02 + 1e-9  # within 2 % fewer machines win
@@ -205,7 +205,7 @@ def test_where_nothing_will_do_the_nearest_is_near():
     limits = QuoteLimits(deadline_s=30, budget_usd=0.01)
     choice = choose(some, timing, limits)
     assert choice.best is None
-    everything = Drawn.of(some, timing)
+    everything = SampledCandidates.of(some, timing)
     over = np.maximum(everything.sure_time / 30, everything.sure_need / 0.01)
     found = max(choice.drawn.sure_time[choice.nearest] / 30, choice.drawn.sure_need[choice.nearest] / 0.01)
     assert found <= over.min() * 1.25

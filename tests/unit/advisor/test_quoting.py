@@ -21,10 +21,10 @@ from quote_world import (
 
 from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.market.machines import Machines
-from trainmaster.advisor.market.phases import PhaseHistory, PhaseSample, Waited
+from trainmaster.advisor.market.phases import ClusterWait, PhaseHistory, PhaseSample
 from trainmaster.advisor.market.workload import Length
 from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.quote.choosing import Drawn, QuoteLimits, choose, pareto, pick
+from trainmaster.advisor.quote.choosing import QuoteLimits, SampledCandidates, choose, pareto, pick
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.advisor.quote.quantiles import sure
 from trainmaster.advisor.quote.quoting import Subject, make_quote
@@ -85,7 +85,7 @@ def test_the_pick_is_that_of_brute_force(prices, deadline, budget, spot, time_we
     timing = timing_of(subject, place)
     candidates = Candidates.of(subject.workload, timing.machines, timing.servers, None)
     limits = QuoteLimits(deadline, budget, time_weight=time_weight)
-    everything = Drawn.of(candidates, timing)
+    everything = SampledCandidates.of(candidates, timing)
     brute = pick(everything, timing, limits)
     choice = choose(candidates, timing, limits)
     if brute is None:
@@ -140,7 +140,7 @@ def test_quantiles_of_kinds_are_those_of_all_draws():
     timing = timing_of(subject, place)
     some = Candidates.of(subject.workload, timing.machines, timing.servers, None)
     assert len(timing.alike(some)) == len(some) * 2 // 3
-    drawn, real = Drawn.of(some, timing), timing.outcomes(some)
+    drawn, real = SampledCandidates.of(some, timing), timing.outcomes(some)
     marks = (0.05, 0.5, 0.95)
     assert drawn.time_s == pytest.approx(np.quantile(real.time_s, marks, axis=0).T)
     assert drawn.cost_usd == pytest.approx(np.quantile(real.cost_usd, marks, axis=0).T)
@@ -263,7 +263,7 @@ def test_machines_that_are_warm_are_not_waited_for():
 @pytest.mark.parametrize("spot", [False, True])
 def test_what_earlier_runs_lost_is_in_the_interval(spot):
     """Ten runs of ten minutes on such machines; on those that were never lost it costs nothing."""
-    run = Waited(90.0, provider="aws", spot=spot, used_s=600.0)
+    run = ClusterWait(90.0, provider="aws", spot=spot, used_s=600.0)
     other = replace(run, lost=9, spot=not spot)
     job = training(most=1, epochs=4, hardware=Hardware(gpus=1, spot=spot))
 
@@ -277,7 +277,7 @@ def test_what_earlier_runs_lost_is_in_the_interval(spot):
 
 
 def test_spot_machines_that_are_never_lost_take_no_longer_however_often_checkpoints_are_taken():
-    calm = (Waited(90.0, provider="aws", spot=True, used_s=1e7),) * 9
+    calm = (ClusterWait(90.0, provider="aws", spot=True, used_s=1e7),) * 9
 
     def quoted(*, spot):
         keys = {"most": 1, "checkpoint_every_s": 5.0, "hardware": Hardware(gpus=1, spot=spot)}
@@ -289,7 +289,7 @@ def test_spot_machines_that_are_never_lost_take_no_longer_however_often_checkpoi
 
 def test_a_machine_in_the_place_of_a_warm_one_that_was_lost_is_waited_for():
     """As for one of a cluster that was not there before."""
-    place = replace(market(offer("spot", 0.9, gpu="V100", spot=True)), waited=(Waited(9000.0),) * 9)
+    place = replace(market(offer("spot", 0.9, gpu="V100", spot=True)), waited=(ClusterWait(9000.0),) * 9)
     keys = {"most": 1, "epochs": 400, "checkpoint_every_s": 600.0, "hardware": Hardware(gpus=1, spot=True)}
     cold, warm = (
         {each.name: each.time_s.p95 for each in make_quote([job], place, QuoteLimits()).main.phases}
@@ -559,4 +559,4 @@ def test_pareto_keeps_one_of_equals():
     timing = timing_of(subject, place)
     some = Candidates.of(subject.workload, timing.machines, timing.servers, None)
     twice = some[np.array([0, 0])]
-    assert len(pareto(Drawn.of(twice, timing))) == 1
+    assert len(pareto(SampledCandidates.of(twice, timing))) == 1

@@ -13,8 +13,8 @@ from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.market.credits import with_nic_credits
 from trainmaster.advisor.market.machines import Machines
 from trainmaster.advisor.market.pairs import Pairs
-from trainmaster.advisor.market.phases import Waited
-from trainmaster.advisor.quote.choosing import Drawn, QuoteLimits, pick
+from trainmaster.advisor.market.phases import ClusterWait
+from trainmaster.advisor.quote.choosing import QuoteLimits, SampledCandidates, pick
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.advisor.quote.quoting import Subject, make_quote
 from trainmaster.advisor.quote.timing import Timing
@@ -81,7 +81,7 @@ def test_the_pick_is_that_of_brute_force_over_all_pairs(offers, sync, deadline, 
     offers = named([*offers, offer("gpu", 3.0, region=PLACES[0])])
     asked, limits = subject(sync, cores=cores), QuoteLimits(deadline, budget, time_weight=time_weight)
     timing, candidates = everything(asked, offers)
-    brute = Drawn.of(candidates, timing)
+    brute = SampledCandidates.of(candidates, timing)
     best = pick(brute, timing, limits)
     if best is None:
         with pytest.raises(NoFeasibleQuote):
@@ -107,9 +107,9 @@ def test_every_pair_that_is_left_out_is_beaten_by_one_that_is_not(offers, sync, 
     servers = timing.servers.as_servers(by_cores=cores is not None)
     pairs = Pairs.that_matter(workers, servers, np.zeros(len(workers), dtype=int))
     few = Timing(asked.workload, asked.knowledge, workers, servers, tuple(offers))
-    kept = Drawn.of(Candidates.of(asked.workload, workers, servers, None, pairs=pairs), few)
+    kept = SampledCandidates.of(Candidates.of(asked.workload, workers, servers, None, pairs=pairs), few)
     assert len(kept) <= len(candidates)
-    brute = Drawn.of(candidates, timing)
+    brute = SampledCandidates.of(candidates, timing)
     for row in range(len(brute)):
         same = kept.candidates.workers == brute.candidates.workers[row]
         faster = kept.sure_time <= brute.sure_time[row] * (1 + 1e-9)
@@ -269,7 +269,7 @@ def test_a_server_whose_cpu_credits_run_out_holds_up_a_long_run():
 def test_a_cluster_is_there_when_the_slowest_of_its_types_is():
     offers = [offer("worker", 2.0, provider="lab"), offer("server", 0.1, gpus=0.0, vcpus=1.0, provider="lab")]
     timing, some = everything(subject(Strategy.PS_SYNC, servers=1), offers)
-    seen = [Waited(10.0, "lab:worker", "lab")] * 9 + [Waited(60.0, "lab:server", "lab")] * 9
+    seen = [ClusterWait(10.0, "lab:worker", "lab")] * 9 + [ClusterWait(60.0, "lab:server", "lab")] * 9
     waits = replace(timing, waited=tuple(seen)).once_s(some)["machines"]
     apart = np.median(waits, axis=0)[timing.servers.index[some.server] == 1]
     assert np.median(waits, axis=0).min() < 20 < 45 < apart.min()

@@ -17,7 +17,7 @@ from trainmaster.advisor.model.devices import Device
 from trainmaster.advisor.model.knowledge import Knowledge
 from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.advisor.model.steptime import StepTimeModel
-from trainmaster.advisor.quote.choosing import Drawn, QuoteLimits, pick
+from trainmaster.advisor.quote.choosing import QuoteLimits, SampledCandidates, pick
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.advisor.quote.quoting import Subject, make_quote
 from trainmaster.advisor.quote.timing import Timing
@@ -173,7 +173,7 @@ MACHINES = st.builds(
 def test_the_pick_is_that_of_brute_force(offers, seen, limits):
     asked, place = subject(every(seen)), market(*offers)
     drawn, some = drawing(asked, place)
-    whole = Drawn.of(some, drawn)
+    whole = SampledCandidates.of(some, drawn)
     row = pick(whole, drawn, limits)
     if row is None:
         with pytest.raises(NoFeasibleQuote):

@@ -4,11 +4,11 @@ import io
 import threading
 from types import SimpleNamespace
 
-from trainmaster.lab.api import Front
+from trainmaster.lab.api import LabMiddleware
 
 
 class Lab:
-    """A front before a moto that counts."""
+    """A middleware before a moto that counts."""
 
     def __init__(self):
         self.asked = []
@@ -19,7 +19,7 @@ class Lab:
             exclusively=threading.RLock(),
             states=lambda: list(self.there),
         )
-        self.front = Front(self.cloud, self._moto, None, lambda: None)
+        self.middleware = LabMiddleware(self.cloud, self._moto, None, lambda: None)
 
     def _moto(self, environ, start_response):
         self.asked.append(environ["wsgi.input"].read().decode())
@@ -34,7 +34,7 @@ class Lab:
             "wsgi.input": io.BytesIO(body.encode()),
             "HTTP_AUTHORIZATION": "AWS4-HMAC-SHA256 Credential=key/20260101/lab-1/ec2/aws4_request",
         }
-        answer = b"".join(self.front(environ, lambda line, headers, *rest: said.append((line, headers))))
+        answer = b"".join(self.middleware(environ, lambda line, headers, *rest: said.append((line, headers))))
         assert said == [("200 OK", [("Content-Type", "text/xml")])]
         return answer.decode()
 

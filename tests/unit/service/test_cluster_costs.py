@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from trainmaster.advisor.market.phases import PhaseHistory, PhaseSample, Waited
+from trainmaster.advisor.market.phases import ClusterWait, PhaseHistory, PhaseSample
 from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.advisor.quote.forecast import RentedPart, forecast_rented
 from trainmaster.advisor.quote.interval import Interval
@@ -161,11 +161,11 @@ def test_a_cluster_is_paid_from_its_first_experiment_to_its_last():
 def test_machines_that_are_not_there_yet_are_waited_for_and_paid_for_then():
     left, after = {"a": seconds(100), "b": seconds(100)}, {"b": ["a"]}
     parts = [RentedPart(("a",), 0.0, is_there=True), RentedPart(("b",), 3600.0, is_there=False)]
-    time_s, cost = forecast_rented(0.0, 0.0, left, after, parts, "aws", [Waited(400.0)] * 200)
+    time_s, cost = forecast_rented(0.0, 0.0, left, after, parts, "aws", [ClusterWait(400.0)] * 200)
     assert time_s.p50 == pytest.approx(200 + 390 + 30, rel=0.08)
     assert cost.p50 == pytest.approx(100 + 390 + 30, rel=0.08)
     mixed = [parts[0], replace(parts[1], provider="aws")]
-    time_s, _ = forecast_rented(0.0, 0.0, left, after, mixed, "hosts", [Waited(400.0, "", "aws")] * 200)
+    time_s, _ = forecast_rented(0.0, 0.0, left, after, mixed, "hosts", [ClusterWait(400.0, "", "aws")] * 200)
     assert time_s.p50 == pytest.approx(200 + 390 + 30, rel=0.08), "each place has waits of its own"
     done = forecast_rented(10.0, 5.0, {}, {}, parts, "lab")[1]
     assert done == Interval(5.0, 5.0, 5.0)

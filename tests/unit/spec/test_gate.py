@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import RecipeError
-from trainmaster.spec.gate import Requirement, Rival, judge
+from trainmaster.spec.gate import Baseline, Requirement, judge
 
 NUMBERS = st.one_of(st.integers(-9, 9), st.floats(-2, 2))
 BOUNDS = st.none() | st.floats(-2, 2)
@@ -18,41 +18,44 @@ def requirement(goal="max", line=12, **bounds):
 
 
 @pytest.mark.parametrize(
-    ("bounds", "rival", "holds", "words"),
+    ("bounds", "baseline", "holds", "words"),
     [
-        ({"at_least": 0.92}, Rival(), False, "accuracy 0.913 is below 0.92 (require, line 12)"),
-        ({"at_least": 0.9}, Rival(), True, "accuracy 0.913 is at least 0.9 (require, line 12)"),
-        ({"at_most": 0.5, "goal": "min"}, Rival(), False, "accuracy 0.913 is above 0.5 (require, line 12)"),
-        ({"at_least": 0.9, "line": 0}, Rival(), True, "accuracy 0.913 is at least 0.9 (require)"),
+        ({"at_least": 0.92}, Baseline(), False, "accuracy 0.913 is below 0.92 (require, line 12)"),
+        ({"at_least": 0.9}, Baseline(), True, "accuracy 0.913 is at least 0.9 (require, line 12)"),
         (
-            {"at_least": 0.9, "better_than": "digits@production"}, Rival(3, {"accuracy": 0.95}), False,
+            {"at_most": 0.5, "goal": "min"}, Baseline(), False,
+            "accuracy 0.913 is above 0.5 (require, line 12)",
+        ),
+        ({"at_least": 0.9, "line": 0}, Baseline(), True, "accuracy 0.913 is at least 0.9 (require)"),
+        (
+            {"at_least": 0.9, "better_than": "digits@production"}, Baseline(3, {"accuracy": 0.95}), False,
             "accuracy 0.913 is not better than 0.95 of digits@production (version 3) (require, line 12)",
         ),
         (
-            {"at_least": 0.92, "at_most": 0.5, "better_than": "d@p"}, Rival(3, {"accuracy": 0.95}), False,
+            {"at_least": 0.92, "at_most": 0.5, "better_than": "d@p"}, Baseline(3, {"accuracy": 0.95}), False,
             "accuracy 0.913 is below 0.92; is above 0.5; is not better than 0.95 of d@p (version 3) "
             "(require, line 12)",
         ),
         (
-            {"better_than": "d@p"}, Rival(), True,
+            {"better_than": "d@p"}, Baseline(), True,
             "accuracy 0.913 has nothing to be better than: there is no d@p yet (require, line 12)",
         ),
         (
-            {"better_than": "d@p"}, Rival(1, {"loss": 1}), False,
+            {"better_than": "d@p"}, Baseline(1, {"loss": 1}), False,
             "accuracy 0.913 cannot be compared: accuracy of d@p (version 1) is not known (require, line 12)",
         ),
         (
-            {"better_than": "d@p"}, Rival(1, {"accuracy": 0.913}, is_same=True), True,
+            {"better_than": "d@p"}, Baseline(1, {"accuracy": 0.913}, is_same=True), True,
             "accuracy 0.913 is that of d@p (version 1) itself (require, line 12)",
         ),
         (
-            {"better_than": "d@p", "goal": "min"}, Rival(1, {"accuracy": 0.95}), True,
+            {"better_than": "d@p", "goal": "min"}, Baseline(1, {"accuracy": 0.95}), True,
             "accuracy 0.913 is better than 0.95 of d@p (version 1) (require, line 12)",
         ),
     ],
 )  # fmt: skip
-def test_the_message_has_the_numbers(bounds, rival, holds, words):
-    found = judge(requirement(**bounds), {"accuracy": 0.913, "step": 7}, rival)
+def test_the_message_has_the_numbers(bounds, baseline, holds, words):
+    found = judge(requirement(**bounds), {"accuracy": 0.913, "step": 7}, baseline)
     assert (found.holds, found.message) == (holds, words)
 
 
@@ -65,7 +68,7 @@ def test_the_message_has_the_numbers(bounds, rival, holds, words):
     ],
 )
 def test_a_missing_metric_refuses_and_says_so(metrics, words):
-    found = judge(requirement(better_than="digits@production"), metrics, Rival())
+    found = judge(requirement(better_than="digits@production"), metrics, Baseline())
     assert (found.holds, found.message) == (False, words)
 
 
@@ -75,17 +78,17 @@ def test_it_holds_exactly_if_each_bound_does(value, least, most, theirs, goal):
     is_number = isinstance(theirs, int | float) and not isinstance(theirs, bool) and abs(theirs) < 10
     better = is_number and (value < theirs if goal == "min" else value > theirs)
     expected = (least is None or value >= least) and (most is None or value <= most) and better
-    found = judge(wanted, {"accuracy": value}, Rival(1, {"accuracy": theirs}))
+    found = judge(wanted, {"accuracy": value}, Baseline(1, {"accuracy": theirs}))
     assert found.holds == expected
-    assert found == judge(wanted, {"accuracy": value}, Rival(1, {"accuracy": theirs}))
-    without = judge(wanted, {"accuracy": value}, Rival())
-    assert without.holds or not (expected and better), "no rival is never harder than one"
+    assert found == judge(wanted, {"accuracy": value}, Baseline(1, {"accuracy": theirs}))
+    without = judge(wanted, {"accuracy": value}, Baseline())
+    assert without.holds or not (expected and better), "no baseline is never harder than one"
 
 
 @given(ODD, BOUNDS, NUMBERS)
 def test_what_is_no_number_never_passes(value, least, theirs):
     wanted = requirement(at_least=least, better_than="d@p")
-    assert not judge(wanted, {"accuracy": value}, Rival(1, {"accuracy": theirs})).holds
+    assert not judge(wanted, {"accuracy": value}, Baseline(1, {"accuracy": theirs})).holds
 
 
 @pytest.mark.parametrize(
@@ -96,7 +99,7 @@ def test_what_is_no_number_never_passes(value, least, theirs):
     ],
 )
 def test_a_number_has_as_many_digits_as_tell_it_from_its_bound(value, least, words):
-    assert words in judge(requirement(at_least=least), {"accuracy": value}, Rival()).message
+    assert words in judge(requirement(at_least=least), {"accuracy": value}, Baseline()).message
 
 
 def test_newest_is_no_alias_that_a_model_is_promoted_to(tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 
 from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.market.machines import Machines
-from trainmaster.advisor.market.pairs import Cards
+from trainmaster.advisor.market.pairs import NetworkCards
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model.physics import flatness, gradient_bytes
 from trainmaster.advisor.model.shapes import ASYNCHRONOUS, Floats, MeasuredContext, Shapes
@@ -90,7 +90,7 @@ def sent_mbit(theta: Floats, shapes: Shapes, context: MeasuredContext) -> tuple[
     return one * shapes.per_node / each, one * shapes.workers / shapes.servers / each
 
 
-def slowed(busy_s: Floats, sent: tuple[Floats, Floats], cards: Cards, launch_s: Floats) -> Floats:
+def slowed(busy_s: Floats, sent: tuple[Floats, Floats], cards: NetworkCards, launch_s: Floats) -> Floats:
     """(S, m) seconds of work whose cards may slow down.
 
     Args:

@@ -52,7 +52,7 @@ class Pairs(Frame):
         """
         pairs = cls.all_of(machines, servers)
         k, s = pairs.machine, pairs.server
-        cards = Cards.of(machines, servers, k, s)
+        cards = NetworkCards.of(machines, servers, k, s)
         unknown = np.isnan(np.column_stack([machines.nic[k], servers.nic[s]])).astype(int)
         group = joined(
             machines.group[k], servers.terms[s], codes(servers.baseline[s]), known_by[k], *unknown.T
@@ -65,7 +65,7 @@ class Pairs(Frame):
 
 
 @dataclass(frozen=True)
-class Cards:
+class NetworkCards:
     """The network cards of m pairs, Mbit/s; NaN is unknown.
 
     Attributes:
@@ -83,7 +83,7 @@ class Cards:
     @classmethod
     def of(
         cls, machines: Machines, servers: Machines, machine: NDArray[np.int_], server: NDArray[np.int_]
-    ) -> Cards:
+    ) -> NetworkCards:
         """Of pairs; those without a server's machine have the worker's card only."""
         nic, slow = machines.nic[machine], machines.sustained[machine]
         if not len(servers):

@@ -112,8 +112,8 @@ class PhaseHistory:
 
 
 @dataclass(frozen=True, slots=True)
-class Waited:
-    """How long one waited for a cluster.
+class ClusterWait:
+    """How long a run waited until its cluster was up.
 
     Attributes:
         seconds: from asking for it until it was up. offer: its workers' machines, as in `Measurement`.
@@ -150,10 +150,10 @@ class MachineCountEffect:
     usual: float
 
     @classmethod
-    def learnt(cls, waited: Sequence[Waited], provider: str) -> MachineCountEffect:
+    def learnt(cls, waited: Sequence[ClusterWait], provider: str) -> MachineCountEffect:
         """From earlier waits: how these differ within each kind of machines, as their number does.
 
-        >>> few = [Waited(10.0, machines=1), Waited(20.0, machines=4)] * 9
+        >>> few = [ClusterWait(10.0, machines=1), ClusterWait(20.0, machines=4)] * 9
         >>> [round(MachineCountEffect.learnt(seen, "lab").power, 2) for seen in (few, [])]
         [0.48, 0.2]
         """
@@ -178,7 +178,7 @@ class MachineCountEffect:
 
 def machines_belief(
     prior: LogNormal,
-    waited: Sequence[Waited],
+    waited: Sequence[ClusterWait],
     provider: str,
     offer: str,
     vcpus: float = 0.0,
@@ -186,7 +186,7 @@ def machines_belief(
 ) -> LogNormal:
     """How long one will wait for machines: the same kind tells most, the others what is usual there.
 
-    >>> seen = [Waited(30.0, "small", "lab")] * 3 + [Waited(6.0, "large", "lab")] * 3
+    >>> seen = [ClusterWait(30.0, "small", "lab")] * 3 + [ClusterWait(6.0, "large", "lab")] * 3
     >>> prior = LogNormal(15.0, 0.5)
     >>> [round(machines_belief(prior, seen, "lab", name).median) for name in ("small", "large", "other")]
     [28, 7, 14]
@@ -209,7 +209,7 @@ def machines_belief(
 
 def _one_machine(
     prior: LogNormal,
-    waited: Sequence[Waited],
+    waited: Sequence[ClusterWait],
     provider: str,
     offer: str,
     vcpus: float,

@@ -51,8 +51,8 @@ def coordinates(shapes: Shapes) -> Floats:
 
 
 @dataclass(frozen=True)
-class Near:
-    """How alike the errors at n and at m shapes are, (n, m) each.
+class DiscrepancyCovariance:
+    """Covariance between the errors of the model at n and at m shapes, (n, m) each.
 
     Attributes:
         rough: correlation of the rough part.
@@ -63,7 +63,7 @@ class Near:
     batch: Floats
 
     @classmethod
-    def of(cls, a: Shapes, b: Shapes, reach: float = 1.0) -> Near:
+    def of(cls, a: Shapes, b: Shapes, reach: float = 1.0) -> DiscrepancyCovariance:
         """Between shapes, which are alike over ``reach`` times the usual distance."""
         away = np.abs(coordinates(a)[:, None] - coordinates(b)[None]).sum(-1)
         folds = np.abs(np.log2(a.batch)[:, None] - np.log2(b.batch)[None])

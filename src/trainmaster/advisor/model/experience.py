@@ -44,7 +44,7 @@ class Experience:
 
     known: Mapping[int, Mapping[str, Job]]
     skipped: str | None = None
-    _learnt: dict[int, Learnt] = field(default_factory=dict)
+    _learnt: dict[int, EmpiricalPriors] = field(default_factory=dict)
 
     @classmethod
     def of(cls, jobs: Sequence[Sequence[Point]]) -> Experience | None:
@@ -79,13 +79,13 @@ class Experience:
         if not jobs.keys() - {self.skipped}:
             return shipped(kind)
         if kind not in self._learnt:
-            self._learnt[kind] = Learnt.of(list(jobs.values()), shipped(kind))
+            self._learnt[kind] = EmpiricalPriors.of(list(jobs.values()), shipped(kind))
         return self._learnt[kind].priors(np.array([name != self.skipped for name in jobs]))
 
 
 @dataclass(frozen=True)
-class Learnt:
-    """Of J jobs of one kind.
+class EmpiricalPriors:
+    """Priors of one kind of job, learnt from J jobs of it (empirical Bayes).
 
     Attributes:
         start: priors that learning began with, and how many jobs they count for: ``pseudo``.
@@ -108,7 +108,7 @@ class Learnt:
         weight: Floats | None = None,
         rounds: int = _ROUNDS,
         pseudo: float = PSEUDO_JOBS,
-    ) -> Learnt:
+    ) -> EmpiricalPriors:
         """Learn from jobs.
 
         Args:

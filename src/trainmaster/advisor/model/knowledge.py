@@ -11,9 +11,9 @@ from typing import Final
 import numpy as np
 
 from trainmaster.advisor.market.load import mean_doubt
+from trainmaster.advisor.model.device_transfer import TRANSFER_SPREAD, transferred_points
 from trainmaster.advisor.model.devices import Device, speed_ratio
 from trainmaster.advisor.model.experience import Experience
-from trainmaster.advisor.model.lending import LENT, lent
 from trainmaster.advisor.model.measurement import HELD, Measurement, Point, SeenCurve
 from trainmaster.advisor.model.physics import own_time
 from trainmaster.advisor.model.shapes import Columns, Floats, Shapes
@@ -234,7 +234,7 @@ class _Facts:
         if all(m.point is not None and m.point.step_time_s is not None for m in here):
             points = [prepared(m, nic_mbps) for m in here]
             more = self._lent(best, points, measured, nic_mbps)
-            doubts = [0.0] * len(points) + [LENT] * len(more)
+            doubts = [0.0] * len(points) + [TRANSFER_SPREAD] * len(more)
             like = best.model if best is not None else None
             model = StepTimeModel.fit([*points, *more], self.seed, self.experience, doubts, like)
 
@@ -287,7 +287,7 @@ class _Facts:
         there = [prepared(m, self.nic_mbps.get(m.offer)) for m in best.measurements]
         ratio = speed_ratio(device, best.measured)
         slower = 1 - best.computes + best.computes * math.exp(-ratio.log)
-        return lent(best.model, there, own, LogNormal(slower, ratio.spread), nic_mbps)
+        return transferred_points(best.model, there, own, LogNormal(slower, ratio.spread), nic_mbps)
 
     def _memory(
         self, here: Sequence[Measurement], peak: Callable[[Measurement], float | None]

@@ -352,7 +352,7 @@ class Measurement(Told):
 
         Of steps in bursts most wait for nothing, and some for all others. Earlier versions wrote doubts of
         many times the median. How long a run takes follows from the mean, which is known better; see
-        `Steady.by_mean`.
+        `StepStatistics.by_mean`.
         """
         point, most = self.point, math.hypot(MOST_STEP_DOUBT, held_doubt(self.held))
         if point is None or point.step_time_s is None or self.step_spread <= most:

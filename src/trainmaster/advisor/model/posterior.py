@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from trainmaster.advisor.model.discrepancy import AMPLITUDES, NOISES, Near
+from trainmaster.advisor.model.discrepancy import AMPLITUDES, NOISES, DiscrepancyCovariance
 from trainmaster.advisor.model.physics import log_time
 from trainmaster.advisor.model.priors import Prior, bounded
 from trainmaster.advisor.model.shapes import Bools, Floats, Shapes
@@ -67,7 +67,9 @@ class Errors:
     log_weight: Floats
 
     @classmethod
-    def of(cls, near: Near, variance: Floats, suspects: NDArray[np.int_], inflation: Floats) -> Errors:
+    def of(
+        cls, near: DiscrepancyCovariance, variance: Floats, suspects: NDArray[np.int_], inflation: Floats
+    ) -> Errors:
         """For measured rows.
 
         Args:
@@ -164,7 +166,7 @@ class Measured:
         """
         few = _LEAST_TO_DOUBT <= len(log_times) <= FEW
         suspects = np.flatnonzero(shapes.workers < shapes.workers.max()) if few else np.empty(0, dtype=int)
-        near = Near.of(shapes, shapes)
+        near = DiscrepancyCovariance.of(shapes, shapes)
         errors = Errors.of(near, shapes.guess**2, suspects, np.broadcast_to(inflation, log_times.shape))
         return cls(shapes, log_times, priors, errors)
 
@@ -223,7 +225,7 @@ class Posterior:
         each = particles // len(measured.priors)
         starts = [like.under(i) if like is not None else None for i in range(len(measured.priors))]
         clouds = [
-            _Cloud.of(measured, prior, each, rounds, np.random.default_rng((seed, i)), start)
+            _WeightedParticles.of(measured, prior, each, rounds, np.random.default_rng((seed, i)), start)
             for i, (prior, start) in enumerate(zip(measured.priors, starts, strict=True))
         ]
         weight = _weights(np.concatenate([cloud.total for cloud in clouds]))
@@ -263,8 +265,8 @@ class Posterior:
 
 
 @dataclass(frozen=True)
-class _Near:
-    """What proposals imitate: mean, covariance, and how often terms are absent.
+class _ProposalMoments:
+    """Moments of the particles, from which new ones are proposed.
 
     Attributes:
         mean: (A,). spread: (A, A). absent: (A,).
@@ -275,7 +277,7 @@ class _Near:
     absent: Floats
 
     @classmethod
-    def of(cls, z: Floats, absent: Bools, weight: Floats) -> _Near:
+    def of(cls, z: Floats, absent: Bools, weight: Floats) -> _ProposalMoments:
         """Of particles with (K,) weights."""
         mean = weight @ z
         away = z - mean
@@ -284,7 +286,7 @@ class _Near:
 
 
 @dataclass(frozen=True)
-class _Cloud:
+class _WeightedParticles:
     """K weighted particles under one prior, with A of its P parameters: those that the rows can feel.
 
     Attributes:
@@ -311,12 +313,12 @@ class _Cloud:
         rounds: int,
         rng: np.random.Generator,
         like: tuple[Floats, Bools] | None = None,
-    ) -> _Cloud:
+    ) -> _WeightedParticles:
         """Population Monte Carlo, until enough particles are felt: those of all rounds together."""
-        felt, made, near = _felt(measured, prior), list[_Cloud](), None
+        felt, made, near = _felt(measured, prior), list[_WeightedParticles](), None
         if like is not None:
             z, absent = like
-            near = _Near.of(z[:, felt], absent[:, felt], np.full(len(z), 1 / len(z)))
+            near = _ProposalMoments.of(z[:, felt], absent[:, felt], np.full(len(z), 1 / len(z)))
         while True:
             made.append(cls._drawn(measured, prior, felt, near, count, rng))
             # Each round counts as much as its particles are felt: so are most of all together.
@@ -328,7 +330,7 @@ class _Cloud:
             if numbers.sum() > _GOOD * count or len(made) > rounds:
                 shares = tuple(share for each in made for share in each.shares)
                 return cls(measured, prior, felt, z, absent, total, shares)
-            near = _Near.of(z, absent, _tempered(total))
+            near = _ProposalMoments.of(z, absent, _tempered(total))
 
     @classmethod
     def _drawn(
@@ -336,10 +338,10 @@ class _Cloud:
         measured: Measured,
         prior: Prior,
         felt: NDArray[np.int_],
-        near: _Near | None,
+        near: _ProposalMoments | None,
         count: int,
         rng: np.random.Generator,
-    ) -> _Cloud:
+    ) -> _WeightedParticles:
         """One round, of the prior or near what was seen before."""
         z, absent, correction = _proposed(prior.absent[felt], near, count, rng)
         errors = measured.errors
@@ -373,7 +375,7 @@ class _Cloud:
 
 
 def _proposed(
-    scarce: Floats, near: _Near | None, count: int, rng: np.random.Generator
+    scarce: Floats, near: _ProposalMoments | None, count: int, rng: np.random.Generator
 ) -> tuple[Floats, Bools, Floats]:
     """Particles, absent terms, and log prior - log proposal."""
     size = len(scarce)

@@ -45,8 +45,8 @@ _LAST_TIME_S = 1e12
 
 
 @dataclass(frozen=True, slots=True)
-class Steady:
-    """What the steps after the warm-up are like; seconds.
+class StepStatistics:
+    """Statistics of the steps after the warm-up; seconds.
 
     Attributes:
         step_time_s: median of the blocks' means; what validation takes at epochs' ends is left out.
@@ -77,7 +77,7 @@ class Steady:
     examples_per_step: float | None
     mean_error: float = 0.0
 
-    def by_mean(self) -> Steady:
+    def by_mean(self) -> StepStatistics:
         """The same by the mean of all steps, where these come in bursts so that their median says little."""
         error = self.half_width_s / self.step_time_s / _NORMAL_95 if math.isfinite(self.half_width_s) else 0.0
         if max(error, abs(self.drift) / 2) <= max(_BURSTS, self.mean_error):
@@ -118,7 +118,7 @@ class StepTrace:
         self._unseen: float | None = None
         self._head: float | None = None
         self._gap: float | None = None
-        self._known: Steady | None = None
+        self._known: StepStatistics | None = None
         self._known_at = -1
         self._changes = 0
 
@@ -264,7 +264,7 @@ class StepTrace:
         doubt_s = self._unseen * found.half_width_s
         return doubt_s <= max(_START_S, self.startup_s(started_at) / 2, elapsed_s * _SAME)
 
-    def steady(self) -> Steady | None:
+    def steady(self) -> StepStatistics | None:
         """What the steady steps are like; None until two different moments were seen."""
         if self._known_at != self._changes:
             self._known = self._look()
@@ -313,7 +313,7 @@ class StepTrace:
         """From the newest step to the end."""
         return 0.0 if self._last is None else max(0.0, ended_at - self._last[0])
 
-    def _look(self) -> Steady | None:
+    def _look(self) -> StepStatistics | None:
         every = self._intervals.all()
         if not every:
             return None
@@ -326,7 +326,7 @@ class StepTrace:
             return None
         singles = sorted(_singles(rest, self._resolution_s))
         counted = [i for i in every if i.examples is not None and i.examples > 0]
-        return Steady(
+        return StepStatistics(
             step_time_s=step_time_s,
             mean_s=seconds / steps,
             p10_s=min(_quantile(singles, 0.1), step_time_s),

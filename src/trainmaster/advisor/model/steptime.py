@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from trainmaster.advisor.model.discrepancy import AMPLITUDES, BATCH, NOISES, Near
+from trainmaster.advisor.model.discrepancy import AMPLITUDES, BATCH, NOISES, DiscrepancyCovariance
 from trainmaster.advisor.model.experience import Experience
 from trainmaster.advisor.model.measurement import Point
 from trainmaster.advisor.model.physics import log_time, name_bottlenecks
@@ -234,7 +234,7 @@ class StepTimeModel:
         none = np.zeros(len(shapes))
         if not self.unexplained.any():
             return none, none
-        near = Near.of(self._all, shapes, reach=_LOCAL).rough
+        near = DiscrepancyCovariance.of(self._all, shapes, reach=_LOCAL).rough
         total = near.sum(0) + 1e-12
         weight = near[self.unexplained]
         amount = weight.sum(0) + 1e-12
@@ -290,7 +290,7 @@ class StepTimeModel:
         """(S, m) mean of what to add to the log of the physics' seconds, and its variance."""
         measured, errors = self._measured, self._measured.errors
         which, back = np.unique(self._posterior.hypothesis, return_inverse=True)
-        near = Near.of(measured.shapes, shapes)
+        near = DiscrepancyCovariance.of(measured.shapes, shapes)
         amplitude = AMPLITUDES[errors.cell[which] // len(NOISES)]
         towards = near.covariance(amplitude)
         gain = errors.inverse[which] @ towards

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.spec.log_normal import LogNormal
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.market.phases import Waited
+    from trainmaster.advisor.market.phases import ClusterWait
 
 #: Our own part of a run, most of it before its first task: reading, accepting, starting. On two cores.
 OVERHEAD_S: Final = LogNormal(0.5, 0.5)
@@ -38,13 +38,13 @@ STARTUP_UNSEEN_SPREAD: Final = 0.9
 STARTUP_ELSEWHERE: Final = LogNormal(1.5, 0.5)
 
 
-def losses_per_hour(waited: Iterable[Waited], provider: str, *, spot: bool) -> LogNormal:
+def losses_per_hour(waited: Iterable[ClusterWait], provider: str, *, spot: bool) -> LogNormal:
     """How often one machine of a provider is lost: the belief, and what earlier runs have shown.
 
     The mode and the width of it: what is lost follows Poisson's law, its rate is log-normal.
 
-    >>> from trainmaster.advisor.market.phases import Waited
-    >>> run = Waited(9.0, provider="lab", machines=2, spot=True, used_s=120.0)
+    >>> from trainmaster.advisor.market.phases import ClusterWait
+    >>> run = ClusterWait(9.0, provider="lab", machines=2, spot=True, used_s=120.0)
     >>> [round(losses_per_hour([run] * n, "lab", spot=True).median, 3) for n in (0, 600)]
     [0.03, 0.012]
     >>> from dataclasses import replace

@@ -41,8 +41,8 @@ _ROUNDED: Final = 1 + 1e-9
 _MARKS: Final = (0.05, 0.5, 0.95)
 
 
-class Drawing(Protocol):
-    """What can draw outcomes; see `trainmaster.advisor.quote.timing.Timing`."""
+class OutcomeSampler(Protocol):
+    """Samples times and costs of candidates; see `trainmaster.advisor.quote.timing.Timing`."""
 
     @property
     def draws(self) -> int:
@@ -97,14 +97,14 @@ class QuoteLimits:
 
 
 @dataclass(frozen=True)
-class Drawn(Frame):
-    """Candidates with what their draws say.
+class SampledCandidates(Frame):
+    """Candidates with quantiles of their sampled times and costs.
 
     Attributes:
         candidates: (m).
         time_s, cost_usd: (m, 3): p5, p50, p95.
         sure_time: (m,) seconds that hold with 90 %.
-        sure_need: (m,) dollars that a run must be allowed, with 90 %; see `Drawing.needed_usd`.
+        sure_need: (m,) dollars that a run must be allowed, with 90 %; see `OutcomeSampler.needed_usd`.
     """
 
     candidates: Candidates
@@ -114,12 +114,14 @@ class Drawn(Frame):
     sure_need: Floats
 
     @classmethod
-    def of(cls, candidates: Candidates, drawing: Drawing) -> Drawn:
+    def of(cls, candidates: Candidates, drawing: OutcomeSampler) -> SampledCandidates:
         """Draw some candidates."""
         return _Draws.of(candidates, drawing).at(np.arange(len(candidates)))
 
     @classmethod
-    def priced(cls, candidates: Candidates, times: QuantileRanks, drawing: Drawing) -> Drawn:
+    def priced(
+        cls, candidates: Candidates, times: QuantileRanks, drawing: OutcomeSampler
+    ) -> SampledCandidates:
         """Candidates whose times are known."""
         costs = replace(times, values=drawing.cost_usd(times.values, candidates))
         marks = range(len(_MARKS))
@@ -145,17 +147,17 @@ class _Draws:
     """
 
     candidates: Candidates
-    drawing: Drawing
+    drawing: OutcomeSampler
     kinds: Equivalence
     values: Floats
 
     @classmethod
-    def of(cls, candidates: Candidates, drawing: Drawing) -> _Draws:
+    def of(cls, candidates: Candidates, drawing: OutcomeSampler) -> _Draws:
         """Nothing is drawn yet."""
         kinds = drawing.alike(candidates)
         return cls(candidates, drawing, kinds, np.full((2 * len(_MARKS) + 1, len(kinds)), np.nan))
 
-    def at(self, rows: NDArray[np.int_]) -> Drawn:
+    def at(self, rows: NDArray[np.int_]) -> SampledCandidates:
         """Some of them."""
         kind = self.kinds.back[rows]
         missing = np.unique(kind[np.isnan(self.values[0, kind])])
@@ -164,7 +166,7 @@ class _Draws:
             found = QuantileRanks.of(self.drawing.time_s(self.candidates[self.kinds.first[some]]), _MARKS)
             self.values[:, some] = found.values
         times = QuantileRanks(_MARKS, self.drawing.draws, self.values[:, kind])
-        return Drawn.priced(self.candidates[rows], times, self.drawing)
+        return SampledCandidates.priced(self.candidates[rows], times, self.drawing)
 
     def in_chunks(self, rows: NDArray[np.int_], bound: Floats) -> Iterator[NDArray[np.int_]]:
         """Rows, a few kinds at a time, those kinds first whose best row has the lowest bound."""
@@ -188,13 +190,13 @@ class Choice:
         considered: how many candidates there were.
     """
 
-    drawn: Drawn
+    drawn: SampledCandidates
     best: int | None
     nearest: int
     considered: int
 
 
-def choose(candidates: Candidates, drawing: Drawing, limits: QuoteLimits) -> Choice:
+def choose(candidates: Candidates, drawing: OutcomeSampler, limits: QuoteLimits) -> Choice:
     """Minimise the objective's median; deadline and budget must hold with 90 % each.
 
     Args:
@@ -227,16 +229,16 @@ def choose(candidates: Candidates, drawing: Drawing, limits: QuoteLimits) -> Cho
     # The best is known; of what comes near it only what costs no more can be preferred, or beat what is.
     rows = np.flatnonzero(todo & (bound <= best * SELDOM_ALIKE * _ROUNDED))
     rows = rows[np.argsort(least_usd[rows], kind="stable")]
-    cheapest = _cheapest_alike(Drawn.joined(parts), limits)
+    cheapest = _cheapest_alike(SampledCandidates.joined(parts), limits)
     for some in np.split(rows, range(_BOUND_CHUNK, len(rows), _BOUND_CHUNK)):
         if len(some := some[least_usd[some] <= cheapest * ALIKE * _ROUNDED]):
             parts.append(draws.at(some))
             cheapest = min(cheapest, _cheapest_alike(parts[-1], limits, best))
-    drawn = Drawn.joined(parts)
+    drawn = SampledCandidates.joined(parts)
     return Choice(drawn, pick(drawn, drawing, limits), _nearest(drawn, limits), len(candidates))
 
 
-def pick(drawn: Drawn, drawing: Drawing, limits: QuoteLimits) -> int | None:
+def pick(drawn: SampledCandidates, drawing: OutcomeSampler, limits: QuoteLimits) -> int | None:
     """The row to take; None if none keeps the limits.
 
     Of those that cannot be told apart from the best (`ALIKE`; or `SELDOM_ALIKE`, and a sign test of the same
@@ -261,7 +263,7 @@ def pick(drawn: Drawn, drawing: Drawing, limits: QuoteLimits) -> int | None:
     return int(alike[order[0]])
 
 
-def _cheapest_alike(drawn: Drawn, limits: QuoteLimits, best: float = math.inf) -> float:
+def _cheapest_alike(drawn: SampledCandidates, limits: QuoteLimits, best: float = math.inf) -> float:
     """Dollars of the cheapest that is as good as the best: the given one, or that of these rows."""
     good = drawn.feasible(limits)
     value = np.where(good, _objective(drawn, limits), math.inf)
@@ -270,7 +272,11 @@ def _cheapest_alike(drawn: Drawn, limits: QuoteLimits, best: float = math.inf) -
 
 
 def _is_a_draw(
-    candidates: Candidates, rows: NDArray[np.int_], best: np.int_, drawing: Drawing, limits: QuoteLimits
+    candidates: Candidates,
+    rows: NDArray[np.int_],
+    best: np.int_,
+    drawing: OutcomeSampler,
+    limits: QuoteLimits,
 ) -> Bools:
     """(m,) in about half of the worlds better than the best: a sign test finds no difference."""
     found = np.zeros(len(rows), dtype=bool)
@@ -294,7 +300,7 @@ def _is_beaten(time_s: Floats, cost_usd: Floats) -> Bools:
     return beaten
 
 
-def pareto(drawn: Drawn) -> NDArray[np.int_]:
+def pareto(drawn: SampledCandidates) -> NDArray[np.int_]:
     """Rows that no other beats in both median time and median cost, fastest first."""
     time, cost = drawn.time_s[:, 1], drawn.cost_usd[:, 1]
     machines = drawn.candidates.machines + drawn.candidates.servers
@@ -308,7 +314,7 @@ def pareto(drawn: Drawn) -> NDArray[np.int_]:
 
 
 def _bounds(
-    candidates: Candidates, drawing: Drawing, limits: QuoteLimits, *, alone: bool
+    candidates: Candidates, drawing: OutcomeSampler, limits: QuoteLimits, *, alone: bool
 ) -> tuple[Floats, Floats, Floats]:
     """(m,) of objective and dollars what no median is below; what share of the limits is needed at least."""
     kinds = drawing.alike(candidates, alone=True)
@@ -333,16 +339,16 @@ def _bounds(
     return limits.objective(times.quantile(0), usd), usd, _over(times.sure, needed, limits)
 
 
-def _least(drawn: Drawn, limits: QuoteLimits) -> float:
+def _least(drawn: SampledCandidates, limits: QuoteLimits) -> float:
     """The best objective of those that keep the limits; infinite if none does."""
     return float(_objective(drawn, limits)[drawn.feasible(limits)].min(initial=math.inf))
 
 
-def _objective(drawn: Drawn, limits: QuoteLimits) -> Floats:
+def _objective(drawn: SampledCandidates, limits: QuoteLimits) -> Floats:
     return limits.objective(drawn.time_s[:, 1], drawn.cost_usd[:, 1])
 
 
-def _nearest(drawn: Drawn, limits: QuoteLimits) -> int:
+def _nearest(drawn: SampledCandidates, limits: QuoteLimits) -> int:
     """The row whose worse excess, of time or of money, is smallest."""
     return int(np.argmin(_over(drawn.sure_time, drawn.sure_need, limits)))
 

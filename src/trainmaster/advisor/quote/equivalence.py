@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.market.machines import Machines, codes, joined
-from trainmaster.advisor.market.pairs import Cards
+from trainmaster.advisor.market.pairs import NetworkCards
 from trainmaster.advisor.model.shapes import Floats
 from trainmaster.dataclass import dataclass
 
@@ -67,7 +67,7 @@ def _pairs(some: Candidates, machines: Machines, servers: Machines, node: Ints) 
     which = some.machine * (len(servers) + 1) + some.server + 1
     pair, back = np.unique(which, return_inverse=True)
     machine, server = pair // (len(servers) + 1), pair % (len(servers) + 1) - 1
-    cards = [codes(column) for column in Cards.of(machines, servers, machine, server).features().T]
+    cards = [codes(column) for column in NetworkCards.of(machines, servers, machine, server).features().T]
     theirs: list[Ints] = []
     if len(servers):
         columns = [

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainmaster.advisor.market.candidates import Candidates
-from trainmaster.advisor.market.phases import NOTHING, Waited, machines_belief
+from trainmaster.advisor.market.phases import NOTHING, ClusterWait, machines_belief
 from trainmaster.advisor.model.shapes import Floats
 from trainmaster.advisor.quote.beliefs import ENDING_S
 from trainmaster.advisor.quote.interval import Interval
@@ -54,8 +54,8 @@ class RunningTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Doing:
-    """How far an experiment is.
+class ExperimentProgress:
+    """How many tasks of an experiment have ended, and how far the running ones are.
 
     Attributes:
         ended: how many of its tasks have ended.
@@ -65,10 +65,10 @@ class Doing:
     ended: int = 0
     running: tuple[RunningTask, ...] = ()
 
-    def begun(self, share: float) -> Doing:
+    def begun(self, share: float) -> ExperimentProgress:
         """The same where such a share of each task's steps was done before it began.
 
-        >>> Doing(0, (RunningTask(1.0, 0.75),)).begun(0.5).running[0].share
+        >>> ExperimentProgress(0, (RunningTask(1.0, 0.75),)).begun(0.5).running[0].share
         0.5
         """
         left = max(1 - share, 1e-9)
@@ -108,7 +108,7 @@ class Overhead:
         return np.asarray(left + after)
 
 
-def remaining_s(timing: Timing, one: Candidates, doing: Doing) -> Floats:
+def remaining_s(timing: Timing, one: Candidates, doing: ExperimentProgress) -> Floats:
     """(DRAWS,) seconds until the last task of an experiment has ended.
 
     Args:
@@ -143,7 +143,7 @@ class PlaceNow:
 
     timing: Timing
     one: Candidates
-    doing: Doing = Doing()
+    doing: ExperimentProgress = ExperimentProgress()
     come_s: Floats | float = 0.0
     slower: Floats | float = 1.0
 
@@ -204,7 +204,7 @@ def _last_end_s(free: Floats, each: Floats, tasks: int) -> Floats:
 
 
 def _under_way(
-    timing: Timing, one: Candidates, doing: Doing, waiting: range, slower: Floats | float = 1.0
+    timing: Timing, one: Candidates, doing: ExperimentProgress, waiting: range, slower: Floats | float = 1.0
 ) -> tuple[list[Floats], Floats, NDArray[np.int_]]:
     """(DRAWS,) seconds that each running task still takes, and what one takes which waits still.
 
@@ -307,7 +307,7 @@ def forecast_rented(
     after: Mapping[str, Sequence[str]],
     parts: Sequence[RentedPart],
     provider: str,
-    waited: Sequence[Waited] = (),
+    waited: Sequence[ClusterWait] = (),
     gave_back_s: Mapping[str, Sequence[float]] | None = None,
     apart: Collection[str] = (),
 ) -> tuple[Interval, Interval]:

@@ -11,7 +11,7 @@ import numpy as np
 from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.model.physics import step_time
 from trainmaster.advisor.model.shapes import Floats
-from trainmaster.advisor.quote.choosing import Drawing, QuoteLimits
+from trainmaster.advisor.quote.choosing import OutcomeSampler, QuoteLimits
 from trainmaster.advisor.quote.deciding import LEAST_CHANCE, chance_to_change
 from trainmaster.advisor.quote.interval import Interval
 from trainmaster.advisor.quote.quantiles import interval
@@ -28,7 +28,11 @@ _WORTH: Final = 0.9
 
 
 def next_measurement(
-    timing: Timing, target: Candidates, rivals: Candidates, drawing: Drawing, limits: QuoteLimits | None
+    timing: Timing,
+    target: Candidates,
+    rivals: Candidates,
+    drawing: OutcomeSampler,
+    limits: QuoteLimits | None,
 ) -> NextMeasurement | None:
     """The shape on the chosen machine whose measurement says most about the chosen cluster.
 

@@ -13,9 +13,9 @@ from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.market.machines import Machines, codes, joined
 from trainmaster.advisor.market.phases import (
     NOTHING,
+    ClusterWait,
     MachineCountEffect,
     PhaseHistory,
-    Waited,
     machines_belief,
 )
 from trainmaster.advisor.market.workload import Workload
@@ -39,7 +39,7 @@ class OncePhases:
     machines: Machines
     servers: Machines
     offers: tuple[Offer, ...]
-    waited: tuple[Waited, ...]
+    waited: tuple[ClusterWait, ...]
     gave_back_s: tuple[float, ...]
 
     def seconds(self, some: Candidates, world: Callable[[int], Floats]) -> dict[str, Floats]:

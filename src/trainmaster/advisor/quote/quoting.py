@@ -15,7 +15,7 @@ from trainmaster.advisor.market.machines import Machines
 from trainmaster.advisor.market.pairs import Pairs
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model.knowledge import Knowledge
-from trainmaster.advisor.quote.choosing import Choice, Drawn, QuoteLimits, choose, pareto
+from trainmaster.advisor.quote.choosing import Choice, QuoteLimits, SampledCandidates, choose, pareto
 from trainmaster.advisor.quote.explaining import bought, explained
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote, no_feasible
 from trainmaster.advisor.quote.interval import Interval
@@ -165,7 +165,7 @@ class _Asked:
             at_once=int(some.at_once[row]),
         )
 
-    def rent(self, drawn: Drawn, row: int) -> tuple[Hashable, tuple[float, float]]:
+    def rent(self, drawn: SampledCandidates, row: int) -> tuple[Hashable, tuple[float, float]]:
         """What shares machines with it, and dollars per hour of the workers' and the servers' machines."""
         shape, workload = self.shape(drawn.candidates, row), self.subject.workload
         parts = (shape.worker, shape.server)
@@ -188,7 +188,9 @@ class _Asked:
             f"the network of {name} is unknown; {gbps:.3g} Gbit/s is assumed" for name, gbps in found.items()
         )
 
-    def quote(self, drawn: Drawn, row: int, considered: int, limits: QuoteLimits | None) -> ExperimentQuote:
+    def quote(
+        self, drawn: SampledCandidates, row: int, considered: int, limits: QuoteLimits | None
+    ) -> ExperimentQuote:
         """Of one drawn candidate; limits are of this experiment alone, None if others share them."""
         one = drawn.candidates[np.array([row])]
         front, rivals = _front(self, drawn), self._rivals(drawn, row, limits)
@@ -219,13 +221,13 @@ class _Asked:
             end_usd=self.end_usd(drawn, row),
         )
 
-    def end_usd(self, drawn: Drawn, row: int) -> float:
+    def end_usd(self, drawn: SampledCandidates, row: int) -> float:
         """What a run keeps of its budget for the end of one drawn candidate, beside its cost."""
         one = drawn[np.array([row])]
         needed_usd = float(self.drawing.needed_usd(one.time_s[:, 2], one.candidates)[0])
         return max(needed_usd - float(one.cost_usd[0, 2]), 0.0)
 
-    def _rivals(self, drawn: Drawn, row: int, limits: QuoteLimits | None) -> Candidates:
+    def _rivals(self, drawn: SampledCandidates, row: int, limits: QuoteLimits | None) -> Candidates:
         """The best of those that were drawn beside one."""
         value = (limits or QuoteLimits()).objective(drawn.time_s[:, 1], drawn.cost_usd[:, 1])
         order = np.argsort(value, kind="stable")
@@ -257,7 +259,7 @@ def _several(asked: Sequence[_Asked], limits: QuoteLimits, market: Market) -> Qu
         choice = choose(each.candidates, each.drawing, alone)
         assert choice.best is not None  # without limits everything is feasible
         picked = choice.drawn[np.array([choice.best])]
-        rows = Drawn.joined([picked, _front_rows(each), *_frugal(each, limits)])
+        rows = SampledCandidates.joined([picked, _front_rows(each), *_frugal(each, limits)])
         order = np.argsort(rows.time_s[:, 1], kind="stable")
         drawn[name], considered[name] = rows[order], choice.considered
         start[name] = int(np.flatnonzero(order == 0)[0])
@@ -301,7 +303,7 @@ def _whole(
     return Quote(quotes, time_s, cost, "quote", catalogue.name, as_of, notes=notes, end_usd=end_usd)
 
 
-def _front_rows(asked: _Asked) -> Drawn:
+def _front_rows(asked: _Asked) -> SampledCandidates:
     """The Pareto front over all candidates: what is near it by typical figures is drawn, then compared."""
     kinds = asked.drawing.alike(asked.candidates)
     time_s = asked.drawing.typical_s(asked.candidates[kinds.first])[kinds.back]
@@ -309,11 +311,11 @@ def _front_rows(asked: _Asked) -> Drawn:
     order = np.lexsort((cost, time_s))
     near = order[cost[order] <= np.minimum.accumulate(cost[order]) * _NEAR + 1e-12]
     some = near[np.linspace(0, len(near) - 1, min(len(near), _FRONT)).astype(int)]
-    drawn = Drawn.of(asked.candidates[some], asked.drawing)
+    drawn = SampledCandidates.of(asked.candidates[some], asked.drawing)
     return drawn[pareto(drawn)]
 
 
-def _frugal(asked: _Asked, limits: QuoteLimits) -> list[Drawn]:
+def _frugal(asked: _Asked, limits: QuoteLimits) -> list[SampledCandidates]:
     """The best that costs little per hour: experiments that run side by side share what is allowed."""
     if limits.usd_per_hour == math.inf:
         return []
@@ -341,8 +343,8 @@ def _worth_showing(front: Sequence[Alternative]) -> tuple[Alternative, ...]:
     return tuple(reversed(kept))
 
 
-def _front(asked: _Asked, drawn: Drawn) -> tuple[Alternative, ...]:
-    rows = Drawn.joined([drawn, _front_rows(asked)]) if len(asked.candidates) > 1 else drawn
+def _front(asked: _Asked, drawn: SampledCandidates) -> tuple[Alternative, ...]:
+    rows = SampledCandidates.joined([drawn, _front_rows(asked)]) if len(asked.candidates) > 1 else drawn
     shapes, seen = [], set()
     for row in pareto(rows).tolist():
         shape = asked.shape(rows.candidates, row)

@@ -17,7 +17,7 @@ from trainmaster.advisor.market.hourly_cost import least_cap
 from trainmaster.advisor.market.machines import Machines
 from trainmaster.advisor.market.memory_floor import FULL, Memory, Shares, roomy
 from trainmaster.advisor.market.pairs import Pairs
-from trainmaster.advisor.market.phases import Waited
+from trainmaster.advisor.market.phases import ClusterWait
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model.knowledge import Knowledge
 from trainmaster.advisor.model.shapes import Floats
@@ -86,7 +86,7 @@ class Market:
     own_machine: bool = False
     slots: int | None = None
     server_types: tuple[str, ...] = ()
-    waited: tuple[Waited, ...] = ()
+    waited: tuple[ClusterWait, ...] = ()
     gave_back_s: tuple[float, ...] = ()
     data_leaves: bool = False
     arch: str = ""

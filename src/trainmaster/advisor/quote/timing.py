@@ -15,8 +15,8 @@ from trainmaster.advisor.market.candidates import Candidates, Outcomes
 from trainmaster.advisor.market.credits import LAUNCH_CREDIT_S, sent_mbit, served_s, slowed, with_credits
 from trainmaster.advisor.market.hourly_cost import CHECKPOINT_EVERY_S, Bill
 from trainmaster.advisor.market.machines import Machines, codes, joined
-from trainmaster.advisor.market.pairs import Cards
-from trainmaster.advisor.market.phases import Waited
+from trainmaster.advisor.market.pairs import NetworkCards
+from trainmaster.advisor.market.phases import ClusterWait
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model import posterior
 from trainmaster.advisor.model.devices import Device, speed_ratio
@@ -67,7 +67,7 @@ class Timing:
     servers: Machines
     offers: tuple[Offer, ...]
     own_machine: bool = False
-    waited: tuple[Waited, ...] = ()
+    waited: tuple[ClusterWait, ...] = ()
     gave_back_s: tuple[float, ...] = ()
     seed: int = 0
     central: bool = False
@@ -141,7 +141,7 @@ class Timing:
 
     def rate(self, some: Candidates) -> Floats:
         """(m,) Mbit/s between the machines; NaN if unknown. Other things being equal more is never slower."""
-        return Cards.of(self.machines, self.servers, some.machine, some.server).rate
+        return NetworkCards.of(self.machines, self.servers, some.machine, some.server).rate
 
     def step_s(self, some: Candidates) -> Floats:
         """(S, m) seconds of one step; there must be steps."""
@@ -221,7 +221,7 @@ class Timing:
         total = times * step
         if not at_best:
             total = np.maximum(total, self._served_s(some))
-        cards = Cards.of(self.machines, self.servers, some.machine, some.server)
+        cards = NetworkCards.of(self.machines, self.servers, some.machine, some.server)
         if not at_best and not self.own_machine and cards.are_known:
             credit_s = _draw(beliefs.NIC_CREDIT_S, self._normal(7)) / self._waves(some)
             worker, server = sent_mbit(theta, shapes, model.context)

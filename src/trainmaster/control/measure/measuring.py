@@ -16,7 +16,7 @@ from trainmaster.executors.telemetry.usage import Usage, read_usage
 from trainmaster.spec import Experiment, Strategy
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.model.step_trace import Steady, StepTrace
+    from trainmaster.advisor.model.step_trace import StepStatistics, StepTrace
     from trainmaster.sweeps import Curve
 
 #: Fewer blocks of steps than that are no measurement of a step.
@@ -195,7 +195,7 @@ def curve_of(experiment: Experiment, aimed: Curve, steps_done: float) -> SeenCur
     return SeenCurve(until.metric, some, batch)
 
 
-def _is_whole(found: Steady) -> bool:
+def _is_whole(found: StepStatistics) -> bool:
     """An attempt of some seconds that was seen to its end shows its steps as well as it ever will."""
     return found.steps >= _FEW_STEPS and found.seconds >= 2 * _LOOK_S
 
@@ -239,7 +239,7 @@ def _bytes_below(directory: Path) -> float | None:
     return float(total) or None
 
 
-def _spread(found: Steady, resolution_s: float) -> float:
+def _spread(found: StepStatistics, resolution_s: float) -> float:
     """Of the logarithm of the step time in the next minutes: its error now, and half of what it drifted.
 
     Where steps come in bursts the error is several times the step: as a logarithm that is much less.
@@ -252,7 +252,7 @@ def _spread(found: Steady, resolution_s: float) -> float:
 
 def _point(
     experiment: Experiment,
-    found: Steady,
+    found: StepStatistics,
     usage: Mapping[str, _Steady],
     cores: int,
     offer: str,

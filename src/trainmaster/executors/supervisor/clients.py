@@ -1,8 +1,9 @@
 """The control processes that are connected, and what they have to be told.
 
-`Fences`: which driver of a run is the newest. What an earlier one, that slept or was cut off, still says is
-refused. Each has a token that is larger than that of all before it (the lease of its run has it). The tokens
-are on disk before a driver is answered: a supervisor that is killed must not forget them.
+`FencingTokens`: which driver of a run is the newest. An earlier one that slept or was cut off may still send
+requests, which are refused. Each driver has a token (that of its lease of the run), larger than those of all
+earlier ones. The tokens are on disk before a driver is answered: a supervisor that is killed must not forget
+them.
 """
 
 # ruff: noqa: PTH105, PTH123 - pathlib would slow down the supervisor's start
@@ -219,8 +220,8 @@ _RUNS = 1024
 _MOST = 1 << 63
 
 
-class Fences:
-    """The largest token of each run.
+class FencingTokens:
+    """The largest fencing token of each run.
 
     Args:
         path: of the file that keeps them.

@@ -19,7 +19,7 @@ import socket
 import sys
 import time
 
-from trainmaster.executors.supervisor.clients import Clients, DriverClient, Fences, leased
+from trainmaster.executors.supervisor.clients import Clients, DriverClient, FencingTokens, leased
 from trainmaster.executors.supervisor.gang_manager import GangManager
 from trainmaster.executors.supervisor.gang_processes import QUEUED, UNKNOWN, GangProcesses
 from trainmaster.executors.supervisor.journal import Journal
@@ -63,7 +63,7 @@ class Supervisor:
             exceed=self.gang_manager.took_too_much,
         )
         self.gang_manager.on_exit = self._sampler.ended
-        self._fences = Fences(os.path.join(home, "supervisor", "fences.json"), note)
+        self._fencing_tokens = FencingTokens(os.path.join(home, "supervisor", "fences.json"), note)
         self._wake, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         self._epoll.register(self._wake, select.EPOLLIN)
@@ -152,7 +152,7 @@ class Supervisor:
             self._watch(client)
 
     def _open(self, client: DriverClient, message: Message) -> None:
-        welcome = self._fences.welcome(message)
+        welcome = self._fencing_tokens.welcome(message)
         client.send(welcome)
         if "fenced" in welcome:
             return

@@ -1,6 +1,6 @@
 """`Notebook`: the app that is a JupyterLab, with what a run has beside it.
 
-`furnish`: what a notebook of a run has: its code to change, data, models, checkpoints, Python.
+`prepare_notebook` puts what a run has beside its notebook: code to change, data, models, checkpoints, Python.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _MOST_TASKS: Final = 100
 
 
 @dataclass
-class Furnished:
-    """What a notebook finds.
+class NotebookInputs:
+    """What a notebook of a run is started with.
 
     Attributes:
         pythons: of environments that a ``setup`` has made here, by experiment.
@@ -52,7 +52,9 @@ class Furnished:
     notes: list[str] = field(default_factory=list)
 
 
-def furnish(service: Service, run: str, directory: Path, *, most_bytes: int = MOST_BYTES) -> Furnished:
+def prepare_notebook(
+    service: Service, run: str, directory: Path, *, most_bytes: int = MOST_BYTES
+) -> NotebookInputs:
     """Put what a run has into a directory. What is there already stays: it is somebody's work.
 
     Args:
@@ -69,7 +71,7 @@ def furnish(service: Service, run: str, directory: Path, *, most_bytes: int = MO
     from trainmaster.control.loop.run_state import Task
     from trainmaster.service.runs.run_names import owner_of
 
-    row, found = service.database.run_row(run), Furnished()
+    row, found = service.database.run_row(run), NotebookInputs()
     # Of one that is elsewhere, models and checkpoints are on its store, and no data are here.
     home = service.home_if_here(run) or service.own_home_for(row)
     recipe = service.replicas.recipe(row)
@@ -102,7 +104,7 @@ def furnish(service: Service, run: str, directory: Path, *, most_bytes: int = MO
     return found
 
 
-def _link_data(context: TaskContext, directory: Path, found: Furnished) -> None:
+def _link_data(context: TaskContext, directory: Path, found: NotebookInputs) -> None:
     for name, place in context.data_places.items():
         if not place.exists():
             found.notes.append(f"`data/{name}` is missing: it is not on this machine, or no longer.")
@@ -115,7 +117,7 @@ def _link_data(context: TaskContext, directory: Path, found: Furnished) -> None:
 
 
 def _bring_results(
-    context: TaskContext, task: RowMapping, directory: Path, left_bytes: int, found: Furnished
+    context: TaskContext, task: RowMapping, directory: Path, left_bytes: int, found: NotebookInputs
 ) -> int:
     """Bring the model of a task, or its newest checkpoint as long as there is none; how many bytes."""
     from trainmaster.artifacts import fetch, read_manifest
@@ -184,7 +186,7 @@ class Notebook(AppKind):
         work = Path(self.row["directory"])
         make_private(work)
         runs = json.loads(self.row["runs"])
-        found = furnish(self.service, runs[0], work) if runs else Furnished()
+        found = prepare_notebook(self.service, runs[0], work) if runs else NotebookInputs()
         jupyter = jupyter_python()
         base = base_environment(os.environ)
         own = Path(shutil.which("python", path=base["PATH"]) or sys.executable)
@@ -237,7 +239,7 @@ class Notebook(AppKind):
         finally:
             connection.close()
 
-    def _write_kernels(self, found: Furnished, pythons: Mapping[str, Path], jupyter: Path) -> None:
+    def _write_kernels(self, found: NotebookInputs, pythons: Mapping[str, Path], jupyter: Path) -> None:
         """Say which Pythons there are to choose from; the first one is the usual one."""
         of_jupyter = python_facts(jupyter)
         variables = with_library(found.variables, library.DIRECTORY)
@@ -299,7 +301,7 @@ def python_facts(python: Path) -> NotebookPython:
     return NotebookPython(tuple(version), has_kernel, packages)
 
 
-def _about(run: str, found: Furnished) -> str:
+def _about(run: str, found: NotebookInputs) -> str:
     lines = "\n".join(f"- {note}" for note in found.notes)
     return f"""\
 # A notebook of {run}

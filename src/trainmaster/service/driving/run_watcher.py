@@ -78,7 +78,7 @@ class RunWatcher:
         tell: Callable[[RunNews], None],
         view_every_s: float,
     ) -> None:
-        self._echo = Echo(service, session)
+        self._echo = LogTail(service, session)
         self._standings = Standings(service, session)
         self.say = say
         self._tell = tell
@@ -193,8 +193,8 @@ def _shown_until(file: Path, end: int) -> int:
         return end
 
 
-class Echo:
-    """Shows what the first member of each task writes, for runs of a few tasks."""
+class LogTail:
+    """New lines of the log of each task's first member, for runs of a few tasks."""
 
     def __init__(self, service: Service, session: Session) -> None:
         recipe = session.recipe

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.advisor.market.phases import Waited, machines_belief
+from trainmaster.advisor.market.phases import ClusterWait, machines_belief
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model.devices import Device, speed_ratio
 from trainmaster.advisor.model.measurement import Measurement, SeenCurve
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trainmaster.advisor.model.knowledge import Knowledge
     from trainmaster.advisor.model.shapes import Floats
     from trainmaster.advisor.model.target_steps import TargetBelief
-    from trainmaster.advisor.quote.forecast import Doing, Overhead, PlaceNow
+    from trainmaster.advisor.quote.forecast import ExperimentProgress, Overhead, PlaceNow
     from trainmaster.advisor.quote.interval import Interval
     from trainmaster.control.decide.resizing import Outlook
     from trainmaster.control.loop.recording import Where
@@ -77,7 +77,7 @@ class RentedNow:
     provider: str
     spent_usd: float
     clusters: Sequence[ClusterFacts]
-    waited: Sequence[Waited] = ()
+    waited: Sequence[ClusterWait] = ()
     gave_back_s: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def slots(self, experiment: str) -> int:
@@ -171,9 +171,9 @@ def doing_of(
     where: Callable[[Task], Where] | None = None,
     *,
     has_length: bool = True,
-) -> Doing:
+) -> ExperimentProgress:
     """How far an experiment is, and on what its tasks run; steps tell that only if their number is known."""
-    from trainmaster.advisor.quote.forecast import Doing, RunningTask
+    from trainmaster.advisor.quote.forecast import ExperimentProgress, RunningTask
 
     running = []
     for task in experiment.live.values():
@@ -186,10 +186,12 @@ def doing_of(
         machine = "" if where is None else where(task).offer
         elapsed_s = max(now - task.started_at, 0.0)
         running.append(RunningTask(elapsed_s, share, reports, number=task.key[1], machine=machine))
-    return Doing(sum(experiment.ended.values()), tuple(running))
+    return ExperimentProgress(sum(experiment.ended.values()), tuple(running))
 
 
-def _with_ends(experiment: Experiment, how_far: Doing, known: TargetBelief | None) -> Doing:
+def _with_ends(
+    experiment: Experiment, how_far: ExperimentProgress, known: TargetBelief | None
+) -> ExperimentProgress:
     """The same with where its tasks may end as their target is reached, by their curves and earlier ones."""
     until, most = experiment.ends_at, experiment.builtin_values().get("steps")
     if until is None or not most:
@@ -211,7 +213,7 @@ def forecast_inputs(
     recipe: Recipe,
     now: float,
     elapsed_s: float,
-    doing: Mapping[str, tuple[bool, Doing]],
+    doing: Mapping[str, tuple[bool, ExperimentProgress]],
     measured: Measured,
     devices: Mapping[str, Device],
     slots: int,
@@ -369,7 +371,7 @@ def _in_places(
     here: Catalogue,
     measured: tuple[Sequence[Measurement], Sequence[Measurement]],
     rented: RentedNow,
-    how_far: Doing,
+    how_far: ExperimentProgress,
     number: int,
     seed: int,
 ) -> list[PlaceNow]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trainmaster.advisor.market.load import LoadCorrection
-    from trainmaster.advisor.market.phases import PhaseHistory, PhaseSample, Waited
+    from trainmaster.advisor.market.phases import ClusterWait, PhaseHistory, PhaseSample
     from trainmaster.advisor.market.workload import Workload
     from trainmaster.advisor.quote.forecast import Overhead
     from trainmaster.advisor.quote.quote import Rented
@@ -280,7 +280,7 @@ def waited_for(
     offers: Iterable[Offer] = (),
     load: HomeLoad | None = None,
     engine: str = DEFAULT_ENGINE,
-) -> tuple[Waited, ...]:
+) -> tuple[ClusterWait, ...]:
     """What earlier runs waited for machines of a provider, the newest first.
 
     What makes one cluster of them takes part of that time: runs with another ``engine`` count where there is
@@ -293,7 +293,7 @@ def waited_for(
         load: of this machine; None: that of now.
         engine: of the recipe.
     """
-    from trainmaster.advisor.market.phases import Waited
+    from trainmaster.advisor.market.phases import ClusterWait
 
     found, times, engines = [], [], []
     vcpus = {each.instance_type: each.vcpus for each in offers}
@@ -316,7 +316,7 @@ def waited_for(
         instance = str(rental.get("instance_type", ""))
         offer = measured_name(provider, instance)
         cores = vcpus.get(instance, 0.0)
-        seen = Waited(row["waited_s"] - queued_s, offer, provider, cores, queued_s, machines)
+        seen = ClusterWait(row["waited_s"] - queued_s, offer, provider, cores, queued_s, machines)
         found.append(replace(seen, spot=bool(rental.get("spot")), used_s=losses[0], lost=losses[1]))
         first = row["id"].removesuffix(f".{plan}")  # that has waited: later ones have found it warm
         times.append(PastDuration((offer, machines), first, found[-1].seconds, offer))

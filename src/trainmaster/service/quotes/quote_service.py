@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.advisor.market.memory_floor import Memory
-from trainmaster.advisor.market.phases import Waited
+from trainmaster.advisor.market.phases import ClusterWait
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.quote.quote import Quote, QuotedQueue
 from trainmaster.cluster.renting.plan import dearest_usd_per_hour
@@ -488,7 +488,7 @@ class Quoter:
         local_store = self._service.home.store_url.startswith("file:")
         candidate_offers = self._candidate_offers if options.catalogue is None else None
         database = self._service.database
-        waited: tuple[Waited, ...] = ()
+        waited: tuple[ClusterWait, ...] = ()
         gave_back_s: tuple[float, ...] = ()
         if candidate_offers is not None and not own:
             provider, shares = candidate_offers.provider, candidate_offers.shares

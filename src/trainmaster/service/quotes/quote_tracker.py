@@ -43,7 +43,7 @@ from trainmaster.spec.states import State
 from trainmaster.spec.topics import QUOTE_BOUND
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.quote.forecast import Doing, Overhead
+    from trainmaster.advisor.quote.forecast import ExperimentProgress, Overhead
     from trainmaster.control.decide.resizing import Outlook
     from trainmaster.control.loop.recording import Where
     from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
@@ -453,7 +453,7 @@ class QuoteTracker:
         """Let a thread work out what is to be expected, from a copy of how far everything is."""
         from trainmaster.service.quotes.forecast_inputs import NotKnown, RentedNow, doing_of, forecast_inputs
 
-        doing: dict[str, tuple[bool, Doing]] = {
+        doing: dict[str, tuple[bool, ExperimentProgress]] = {
             name: (
                 experiment.state is State.DONE,
                 doing_of(

@@ -54,8 +54,8 @@ EVERYWHERE: Final = (ip_network("0.0.0.0/0"), ip_network("::/0"))
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
-    """With what a sink is sent to.
+class SinkContext:
+    """What is needed to send to a sink.
 
     Attributes:
         secrets: values of those that it needs, by name.
@@ -75,7 +75,7 @@ class Feed(ABC, Generic[S]):
         opened: the home.
         row: of the sink.
         owner: that sends.
-        means: what it sends with; a subclass takes what it needs of them.
+        context: what it sends with; a subclass takes what it needs of them.
 
     Attributes:
         last_s: when a run ends, its driver waits so long at most until all is sent.
@@ -86,8 +86,8 @@ class Feed(ABC, Generic[S]):
     last_s: ClassVar[float] = 10.0
     pause_s = 0.0
 
-    def __init__(self, opened: OpenHome, row: RowMapping, owner: str, means: Means) -> None:
-        del means
+    def __init__(self, opened: OpenHome, row: RowMapping, owner: str, context: SinkContext) -> None:
+        del context
         self.refused = ""
         self._owner, self._database = owner, opened.database
         self._run, self._kind = row["run_id"], row["kind"]

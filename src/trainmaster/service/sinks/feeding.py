@@ -17,7 +17,7 @@ from trainmaster.db.leases import LEASE_S, is_alive, this_process
 from trainmaster.service.notifications.delivery import pause_s
 from trainmaster.service.notifications.webhook_targets import ReceiverResponse, post
 from trainmaster.service.runs.stored_recipe import stored_recipe
-from trainmaster.service.sinks.feed import EVERYWHERE, Feed, Means, TakenOverError, sinks_of
+from trainmaster.service.sinks.feed import EVERYWHERE, Feed, SinkContext, TakenOverError, sinks_of
 from trainmaster.service.sinks.mlflow import MlflowFeed
 from trainmaster.service.sinks.wandb import WandbFeed
 from trainmaster.service.teams.team_secrets import TeamSecrets
@@ -202,8 +202,8 @@ class SinkFeeder:
             allowed = EVERYWHERE if team is None else named_networks(self._environ)
             return self._post(url, body, headers, allowed, most_bytes=_MOST_BYTES)
 
-        means = Means(values, post_there, self._place(row["run_id"]))
-        return FEEDS[row["kind"]](self._opened, row, self._owner, means)
+        context = SinkContext(values, post_there, self._place(row["run_id"]))
+        return FEEDS[row["kind"]](self._opened, row, self._owner, context)
 
 
 def sink_secrets(opened: OpenHome, recipe: Recipe, environ: Mapping[str, str]) -> dict[str, str]:

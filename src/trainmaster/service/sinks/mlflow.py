@@ -21,7 +21,7 @@ from trainmaster.db import queries, sinks
 from trainmaster.service.notifications.webhook_targets import ReceiverResponse, check_url
 from trainmaster.service.runs.curves import attempt_reports
 from trainmaster.service.runs.metric_export import scalars, step_of, when_of
-from trainmaster.service.sinks.feed import EVERYWHERE, Feed, Means, SinkError
+from trainmaster.service.sinks.feed import EVERYWHERE, Feed, SinkContext, SinkError
 from trainmaster.spec.addresses import named_networks
 from trainmaster.spec.errors import one_line
 from trainmaster.spec.states import EndReason, State
@@ -234,13 +234,13 @@ class MlflowFeed(Feed["MlflowSink"]):
         opened: the home.
         row: of the sink.
         owner: that sends.
-        means: what it sends with.
+        context: what it sends with.
     """
 
-    def __init__(self, opened: OpenHome, row: RowMapping, owner: str, means: Means) -> None:
-        super().__init__(opened, row, owner, means)
-        token, login = (means.secrets.get(name, "") for name in (self._sink.token, self._sink.login))
-        self._to, self._remote = Mlflow(self._sink.url, means.post, token, login), row["remote"] or ""
+    def __init__(self, opened: OpenHome, row: RowMapping, owner: str, context: SinkContext) -> None:
+        super().__init__(opened, row, owner, context)
+        token, login = (context.secrets.get(name, "") for name in (self._sink.token, self._sink.login))
+        self._to, self._remote = Mlflow(self._sink.url, context.post, token, login), row["remote"] or ""
 
     @staticmethod
     def check(sink: MlflowSink, environ: Mapping[str, str], *, is_team: bool) -> None:

@@ -25,7 +25,7 @@ from trainmaster.dataclass import dataclass
 from trainmaster.db import queries
 from trainmaster.service.runs.curves import attempt_reports
 from trainmaster.service.runs.metric_export import scalars, step_of, when_of
-from trainmaster.service.sinks.feed import Feed, Means, SinkError
+from trainmaster.service.sinks.feed import Feed, SinkContext, SinkError
 from trainmaster.spec.errors import MissingPartError, UsageError
 from trainmaster.spec.private_files import make_private
 from trainmaster.spec.states import FINISHED, State
@@ -192,16 +192,16 @@ class WandbFeed(Feed["WandbSink"]):
         opened: the home.
         row: of the sink.
         owner: that sends.
-        means: what it sends with.
+        context: what it sends with.
     """
 
     last_s = 60.0  # `wandb` is slow to start
     pause_s = _PAUSE_S
 
-    def __init__(self, opened: OpenHome, row: RowMapping, owner: str, means: Means) -> None:
-        super().__init__(opened, row, owner, means)
-        key = means.secrets.get(self._sink.key, "")
-        self._to = Wandb(self._sink.url, key, wandb_python(), means.place / "wandb")
+    def __init__(self, opened: OpenHome, row: RowMapping, owner: str, context: SinkContext) -> None:
+        super().__init__(opened, row, owner, context)
+        key = context.secrets.get(self._sink.key, "")
+        self._to = Wandb(self._sink.url, key, wandb_python(), context.place / "wandb")
 
     @staticmethod
     def check(sink: WandbSink, environ: Mapping[str, str], *, is_team: bool) -> None:

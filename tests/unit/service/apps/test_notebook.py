@@ -19,7 +19,13 @@ from trainmaster.service import Service
 from trainmaster.service.apps import notebook
 from trainmaster.service.apps.app_access import AppAccess
 from trainmaster.service.apps.apps import Apps
-from trainmaster.service.apps.notebook import Notebook, NotebookPython, furnish, jupyter_python, python_facts
+from trainmaster.service.apps.notebook import (
+    Notebook,
+    NotebookPython,
+    jupyter_python,
+    prepare_notebook,
+    python_facts,
+)
 from trainmaster.service.users.access import Access
 from trainmaster.service.users.caller import ForbiddenError, caller
 from trainmaster.spec import Recipe
@@ -74,7 +80,7 @@ def place(tmp_path):
 
 def test_a_notebook_of_a_run_has_its_code_data_and_models(place, tmp_path):
     work = tmp_path / "work"
-    found = furnish(place.service, "job-a", work)
+    found = prepare_notebook(place.service, "job-a", work)
     assert (work / "code/train.py").read_text() == "pass"
     assert (work / "data/d/x").read_text() == "1"
     assert (work / "models/main/0/x").read_text() == "1"
@@ -84,7 +90,7 @@ def test_a_notebook_of_a_run_has_its_code_data_and_models(place, tmp_path):
 
 
 def test_an_environment_that_was_made_elsewhere_is_said_not_to_be_here(place, tmp_path):
-    found = furnish(place.service, "job-a", tmp_path / "work")
+    found = prepare_notebook(place.service, "job-a", tmp_path / "work")
     assert not found.pythons
     assert any("`setup` of other was not run on this machine" in note for note in found.notes)
     assert not any("of main was" in note for note in found.notes)
@@ -92,22 +98,22 @@ def test_an_environment_that_was_made_elsewhere_is_said_not_to_be_here(place, tm
 
 def test_the_environment_of_ones_own_recipe_is_that_of_the_notebook(tmp_path):
     own = Place(tmp_path, team=None)
-    assert furnish(own.service, "job-a", tmp_path / "work").variables["COLOUR"] == "red"
+    assert prepare_notebook(own.service, "job-a", tmp_path / "work").variables["COLOUR"] == "red"
     own.service.close()
 
 
 def test_what_was_written_in_a_notebook_stays(place, tmp_path):
     work = tmp_path / "work"
-    furnish(place.service, "job-a", work)
+    prepare_notebook(place.service, "job-a", work)
     (work / "code/train.py").write_text("mine")
     (work / "models/main/0/x").write_text("mine")
-    furnish(place.service, "job-a", work)
+    prepare_notebook(place.service, "job-a", work)
     assert (work / "code/train.py").read_text() == (work / "models/main/0/x").read_text() == "mine"
     assert (tmp_path / "snapshot/train.py").read_text() == "pass"
 
 
 def test_models_that_are_too_large_are_named(place, tmp_path):
-    found = furnish(place.service, "job-a", tmp_path / "work", most_bytes=0)
+    found = prepare_notebook(place.service, "job-a", tmp_path / "work", most_bytes=0)
     assert not (tmp_path / "work/models").exists()
     assert any("no room" in note for note in found.notes)
 
@@ -134,7 +140,7 @@ def test_a_python_without_a_kernel_for_its_version_is_named(place, tmp_path, mon
     facts = {own: NotebookPython((3, 9), False, "p"), Path("j"): NotebookPython((3, 11), True, "q")}
     monkeypatch.setattr(notebook, "python_facts", facts.__getitem__)
     kind = Notebook(place.service, place.row(run="job-a"), tmp_path / "app")
-    found = notebook.Furnished()
+    found = notebook.NotebookInputs()
     kind._write_kernels(found, {"main": own}, Path("j"))
     assert "has no ipykernel" in found.notes[0]
     assert not (tmp_path / "app/jupyter").exists()

@@ -16,8 +16,8 @@ from trainmaster.executors.telemetry.logfile import SEGMENT_BYTES
 from trainmaster.service.driving.run_watcher import (
     AttemptEnded,
     AttemptResumed,
-    Echo,
     ExperimentMoved,
+    LogTail,
     MoreFailures,
     RunWatcher,
     SetupBegun,
@@ -131,11 +131,11 @@ def test_what_was_written_while_nothing_drove_it_is_shown(tmp_path, known, shown
     recipe = Recipe.from_dict({"name": "r", "experiments": {"main": {"command": "true"}}})
     session = SimpleNamespace(run="r", recipe=recipe, lease=SimpleNamespace(token=2))
     service = SimpleNamespace(home_of=lambda _: home, database=database)
-    assert Echo(service, session).lines("main", 0, 1) == shown
+    assert LogTail(service, session).lines("main", 0, 1) == shown
     with place.log("worker-0").open("a") as log:
         log.write("four\nfi")
-    assert Echo(service, session).lines("main", 0, 1) == (["four"] if shown else [])
-    assert Echo(service, session).lines("main", 0, 1) == []
+    assert LogTail(service, session).lines("main", 0, 1) == (["four"] if shown else [])
+    assert LogTail(service, session).lines("main", 0, 1) == []
 
 
 def test_output_that_was_dropped_before_it_was_shown_is_told(tmp_path):
@@ -144,16 +144,16 @@ def test_output_that_was_dropped_before_it_was_shown_is_told(tmp_path):
     recipe = Recipe.from_dict({"name": "r", "experiments": {"main": {"command": "true"}}})
     session = SimpleNamespace(run="r", recipe=recipe, lease=SimpleNamespace(token=1))
     service = SimpleNamespace(home_of=lambda _: SimpleNamespace(attempt=lambda *_: place))
-    echo = Echo(service, session)
+    tail = LogTail(service, session)
     with place.log("worker-0").open("wb") as first:
         first.write(b"begun\n")
         first.flush()
-        assert echo.lines("main", 0, 1) == ["begun"]
+        assert tail.lines("main", 0, 1) == ["begun"]
         first.truncate(SEGMENT_BYTES)
-    echo._offsets["main", 0, 1] = SEGMENT_BYTES  # the rest of it was shown
+    tail._offsets["main", 0, 1] = SEGMENT_BYTES  # the rest of it was shown
     place.log("worker-0").with_name("worker-0.log.3").write_bytes(b"of a line\nthe end\n")
     note = f"[trainmaster: {2 * SEGMENT_BYTES} bytes of log were dropped here]"
-    assert echo.lines("main", 0, 1) == ["", note, "of a line", "the end"]
+    assert tail.lines("main", 0, 1) == ["", note, "of a line", "the end"]
 
 
 def test_the_end_of_a_long_output_is_shown_and_what_is_left_out_before_it_is_told(tmp_path):
@@ -163,9 +163,9 @@ def test_the_end_of_a_long_output_is_shown_and_what_is_left_out_before_it_is_tol
     recipe = Recipe.from_dict({"name": "r", "experiments": {"main": {"command": "true"}}})
     session = SimpleNamespace(run="r", recipe=recipe, lease=SimpleNamespace(token=1))
     service = SimpleNamespace(home_of=lambda _: SimpleNamespace(attempt=lambda *_: place))
-    echo = Echo(service, session)
-    assert len(echo.lines("main", 0, 1)) == (1 << 20) // 7
-    told, *lines, last = echo.lines("main", 0, 1, final=True)
+    tail = LogTail(service, session)
+    assert len(tail.lines("main", 0, 1)) == (1 << 20) // 7
+    told, *lines, last = tail.lines("main", 0, 1, final=True)
     assert told == "... 1.7 MB of output are left out here: `trainmaster logs r` shows them"
     assert (set(lines), last) == ({"a line"}, "the end")
-    assert echo.lines("main", 0, 1, final=True) == []
+    assert tail.lines("main", 0, 1, final=True) == []

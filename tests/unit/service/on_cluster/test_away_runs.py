@@ -19,7 +19,7 @@ from trainmaster.db import ClusterRow, Progress, RunChange, TaskChange, run_file
 from trainmaster.db.run_files import Piece
 from trainmaster.objects import ObjectStore
 from trainmaster.service import clusters
-from trainmaster.service.apps.notebook import furnish
+from trainmaster.service.apps.notebook import prepare_notebook
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.on_cluster import away as away_runs
 from trainmaster.service.on_cluster.away import AwayRuns
@@ -108,7 +108,7 @@ def fails_once(tries, function, arguments):
 
 def test_a_notebook_of_a_run_that_is_driven_there_has_its_code_and_says_what_is_not_here(scene, tmp_path):
     assert scene.hand_over(scene.begins)
-    found = furnish(scene.home, RUN, tmp_path / "notebook")
+    found = prepare_notebook(scene.home, RUN, tmp_path / "notebook")
     assert (tmp_path / "notebook" / "code" / "train.py").read_text() == "1"
     assert any("`code/`" in note for note in found.notes)
     assert found.pythons == {}, "its environment is on machines"

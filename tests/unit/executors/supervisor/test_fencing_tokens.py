@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hostile_bytes import changed_json
-from trainmaster.executors.supervisor.clients import Fences
+from trainmaster.executors.supervisor.clients import FencingTokens
 
 
-def fences(tmp_path, said=None) -> Fences:
-    return Fences(str(tmp_path / "fences.json"), (said if said is not None else []).append)
+def fences(tmp_path, said=None) -> FencingTokens:
+    return FencingTokens(str(tmp_path / "fences.json"), (said if said is not None else []).append)
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 5), st.booleans())))

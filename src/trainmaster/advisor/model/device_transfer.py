@@ -1,4 +1,4 @@
-"""What the best-known type of machine says of another one that was measured less."""
+"""Step times of a type of machine that was measured less, predicted from those of the best-known type."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainmaster.advisor.model.steptime import StepTimeModel
 from trainmaster.spec.log_normal import LogNormal
 
 #: How far step times on another type are from what the best-known one says of them (log).
-LENT: Final = 0.45
+TRANSFER_SPREAD: Final = 0.45
 #: How far a point of its own is from that (log), where it says how much slower a machine computes.
 _POINT: Final = 0.2
 #: What published figures are off by at least (log).
@@ -24,7 +24,7 @@ _LEAST: Final = 0.1
 _SLOWNESS: Final = np.linspace(-5.0, 5.0, 401)
 
 
-def lent(
+def transferred_points(
     model: StepTimeModel,
     there: Sequence[Point],
     own: Sequence[Point],
