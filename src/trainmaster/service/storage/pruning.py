@@ -11,7 +11,7 @@ from trainmaster.artifacts.publishing import delete
 from trainmaster.control.task.gangs import checkpoints_of, kept_after
 from trainmaster.dataclass import dataclass, field
 from trainmaster.db import removals
-from trainmaster.db.queries import RunFilter
+from trainmaster.db.queries import RunFilter, is_among
 from trainmaster.objects import ObjectStore
 from trainmaster.service.runs.run_names import owner_of
 from trainmaster.service.runs.stored_recipe import stored_recipe
@@ -121,7 +121,8 @@ class Pruning:
             self._removal.finish_trimmed(self._database.clock_s() - _TRIMMED_S)
             half = self._removal.finish()
         for run in half:
-            found.add(run, 0)
+            if is_among(self._database, run, self._which):  # those of others go, and are not named
+                found.add(run, 0)
         if (kept_s := self._kept_s.get("runs")) is None:
             return
         before = self._database.clock_s() - kept_s

@@ -6,10 +6,12 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from sqlalchemy import text
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from served_home import Served
 
+from trainmaster.db.removals import half_removed
 from trainmaster.service.storage.storage import StorageUsage
 
 
@@ -46,6 +48,16 @@ def test_a_team_removes_its_own_runs_and_a_name_is_a_conflict_until_it_is_taken_
     done = [(row["token"], row["status"]) for row in rows if row["action"] == f"DELETE {run}"]
     assert ("u", 200) in done
     assert ("red-read", 403) in done
+
+
+def test_what_others_have_removed_goes_without_being_named(own):
+    """Of a removal that was cut off something is left."""
+    half = text("UPDATE run SET removed_at = 5 WHERE id LIKE 'job-%'")
+    own.service.database.write(lambda connection, _: connection.execute(half))
+    for body in ({"dry_run": True}, {}):
+        answer = own.ask("red-user", "POST", "/api/v1/storage/prune", json=body).json()
+        assert answer["kinds"]["runs"]["names"] == ["job-red"]
+    assert half_removed(own.service.database) == []
 
 
 def test_the_page_asks_first_and_says_what_takes_room(own, monkeypatch):
