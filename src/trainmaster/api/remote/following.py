@@ -163,8 +163,9 @@ class RunFollower:
         going = {view.name for view in views if view.state is State.RUNNING}
         told = [(key, found) for key, found in self._metrics.items() if key[0] in going]
         tasks = tuple(
-            TaskView(*key, dict(found), self._rates[key].steps_per_s, self._rates[key].examples_per_s, None)
+            TaskView(*key, dict(found), rate.steps_per_s, rate.examples_per_s, _left_s(status, key[0]))
             for key, found in told[-MAX_SHOWN_TASKS:]
+            for rate in (self._rates[key],)
         )
         best = {
             name: (str(found.get("search", {}).get("metric", "value")), found["top"])
@@ -173,6 +174,17 @@ class RunFollower:
         }
         state, is_queued = State(status["state"]), "queued" in status
         return RunView(status["run"], state, is_queued, tuple(views), tasks, best, status)
+
+
+def _left_s(status: Mapping[str, Any], experiment: str) -> float | None:
+    """Seconds that the steps of an experiment with one task take still, as its driver expects."""
+    if status["experiments"][experiment]["tasks"]["total"] != 1:
+        return None
+    for each in status.get("phases", {}).get(experiment, ()):
+        if each["phase"] == "steps" and each["state"] == "now" and each["expected_s"]:
+            left_s: float = each["expected_s"]["p50"] - each["seconds"]
+            return left_s if left_s > 0 else None
+    return None
 
 
 def follow_logs(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from trainmaster.api.remote import following
 from trainmaster.api.remote.following import RunFollower
 from trainmaster.api.remote.streaming import ServerMessage
 from trainmaster.service.driving.run_watcher import AttemptEnded, RunNews
@@ -36,3 +39,25 @@ def test_an_attempt_ends_once_and_is_followed_by_another_one_only_where_there_is
         (1, EndReason.USER_ERROR, True),
         (2, EndReason.USER_ERROR, False),
     ]
+
+
+@pytest.mark.parametrize(
+    ("phase", "total", "left_s"),
+    [
+        ({"phase": "steps", "state": "now", "seconds": 5.0, "expected_s": {"p50": 17.0}}, 1, 12.0),
+        ({"phase": "steps", "state": "now", "seconds": 5.0, "expected_s": {"p50": 17.0}}, 2, None),  # of all
+        ({"phase": "steps", "state": "now", "seconds": 5.0, "expected_s": None}, 1, None),
+        ({"phase": "steps", "state": "now", "seconds": 18.0, "expected_s": {"p50": 17.0}}, 1, None),
+        ({"phase": "setup", "state": "now", "seconds": 5.0, "expected_s": {"p50": 17.0}}, 1, None),
+        (None, 1, None),  # a server of before
+    ],
+)
+def test_the_time_left_is_the_one_that_its_driver_expects(monkeypatch, phase, total, left_s):
+    monkeypatch.setattr(following, "_VIEW_S", 0.0)
+    found = {"tasks": {"total": total, "running": 1}, "state": "RUNNING", "reason": None}
+    status = {"run": "job-1", "state": "RUNNING", "experiments": {"main": found}}
+    status |= {"phases": {"main": [phase]}} if phase else {}
+    point = {"experiment": "main", "task": 0, "points": [{"step": 100}]}
+    follower = RunFollower(RECIPE, lambda: status, 0.0)
+    (news,) = follower.follow(iter([ServerMessage("point", point)]))
+    assert [task.eta_s for task in news.view.tasks] == [left_s]
