@@ -181,7 +181,7 @@ EQUIVALENT: dict[str, str] = {
     "api/proxy/admissions.py:__init__: super().__init__(text) [0: super().__init__(text) -> pass]": (
         "who catches it takes its attributes"
     ),
-    'service/users/accounts.py:_check_inviter: maker = Maker(row["invited_by"] or token or "owner",'
+    'service/users/accounts.py:_check_inviter: maker = Creator(row["invited_by"] or token or "owner",'
     ' row["invited_by"], token, row["team"]) [35: token or "owner" -> token and "owner"]': (
         "a name that no refusal tells"
     ),

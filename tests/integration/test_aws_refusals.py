@@ -27,7 +27,7 @@ from aws_stand_in import (
 )
 from botocore.exceptions import EndpointConnectionError
 
-from trainmaster.providers.aws import requests, site
+from trainmaster.providers.aws import prerequisites, requests
 from trainmaster.providers.aws.client import AwsClient
 from trainmaster.providers.aws.errors import QuotaError
 from trainmaster.providers.aws.provider import AwsProvider
@@ -336,7 +336,7 @@ def test_a_laptop_that_moves(bench: AwsBench, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(requests, "ADDRESS_URL", f"http://127.0.0.1:{port}/")
         monkeypatch.setattr(AwsSettings, "is_own_cloud", property(lambda self: False))
         now = [0.0]
-        monkeypatch.setattr(site, "boot_s", lambda: now[0])
+        monkeypatch.setattr(prerequisites, "boot_s", lambda: now[0])
         provider = bench.provider()
         (asks,) = [r for r in provider.dry_run("one", [bench.request()]) if r["service"] == "https"]
         assert asks["parameters"] == {"url": f"http://127.0.0.1:{port}/"}

@@ -11,6 +11,7 @@ import typer
 from trainmaster.cli.opening import context, open_client, unpacked
 from trainmaster.cli.options import Changes, RecipeFile
 from trainmaster.cli.output import print_json, say, show, table
+from trainmaster.spec.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +31,7 @@ def check(
 
     from trainmaster.service import Home, capabilities_of, check_names, check_urls, not_sent_of
     from trainmaster.spec import read_recipe
-    from trainmaster.spec.parts import named_places
+    from trainmaster.spec.recipe_parts import named_places
     from trainmaster.spec.trigger import needs_server
 
     recipe = unpacked(recipe)
@@ -74,7 +75,7 @@ def check(
 
 
 def _show(found: Recipe, tell: Callable[[str], None]) -> None:
-    from trainmaster.spec.parts import named_places
+    from trainmaster.spec.recipe_parts import named_places
 
     summaries = {name: found.experiments[name].summary() for name in found.order()}
     rows = [
@@ -88,7 +89,7 @@ def _show(found: Recipe, tell: Callable[[str], None]) -> None:
         for name, summary in summaries.items()
     ]
     tell(
-        f"{found.name}: {len(rows)} experiment{'s' * (len(rows) != 1)}, "
+        f"{found.name}: {counted(len(rows), 'experiment')}, "
         f"provider {' or '.join(named_places(found))}, seed {found.seed}"
     )
     tell(table(["experiment", "after", "tasks", "members", "workers"], rows))
@@ -104,4 +105,4 @@ def _counted(serve: Serve | None, tasks: int) -> str:
     if serve is None:
         return str(tasks)
     fewest, most = serve.replicas.fewest, serve.replicas.most
-    return f"{fewest} to {most} replicas" if fewest < most else f"{most} replica{'s' * (most != 1)}"
+    return f"{fewest} to {most} replicas" if fewest < most else counted(most, "replica")

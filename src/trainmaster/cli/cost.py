@@ -6,9 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from trainmaster.cli.labels import condition
 from trainmaster.cli.opening import open_client
-from trainmaster.cli.options import AsJson, Labels, WhereText
+from trainmaster.cli.options import AsJson, Labels, WhereText, condition
 from trainmaster.cli.output import print_json, say, show, table
 from trainmaster.spec.errors import UsageError
 

@@ -8,7 +8,7 @@ import typer
 
 from trainmaster.cli.opening import open_client
 from trainmaster.cli.output import print_json, say, show, table
-from trainmaster.spec.units import format_bytes
+from trainmaster.spec.units import counted, format_bytes
 
 
 def df(
@@ -37,7 +37,7 @@ def df(
         ]
         show(table(["run", "room", ""], shown))
     if found["more_runs"]:
-        say(f"{found['more_runs']} more run{'s' * (found['more_runs'] != 1)}; `--limit` shows more")
+        say(f"{counted(found['more_runs'], 'more run')}; `--limit` shows more")
     if "trouble" in found:
         say(f"warning: {found['trouble']}")
     say("`trainmaster rm RUN` removes a run, `trainmaster prune` what nothing needs")

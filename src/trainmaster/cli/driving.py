@@ -26,7 +26,7 @@ from trainmaster.cli.output import (
     unsaved_text,
     without_model_text,
 )
-from trainmaster.cli.watching import Losses, PlainDisplay, told_events
+from trainmaster.cli.watching import MachineLossFilter, PlainDisplay, told_events
 from trainmaster.spec.errors import InterruptedByUser, TrainmasterError
 from trainmaster.spec.states import EndReason, State
 
@@ -116,7 +116,7 @@ def attach(
         as_json: print the run.
         look: is told what was seen of it, each time.
     """
-    known, losses = "working", Losses(waits=False)
+    known, losses = "working", MachineLossFilter(waits=False)
     for seen in client.watch_run(run):
         losses.waits = seen.rents
         for line in told_events(seen.events, losses):

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from trainmaster.cli.opening import open_client
-from trainmaster.cli.options import RunId
+from trainmaster.cli.options import RunId, condition
 from trainmaster.cli.output import print_json, say, show
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
+from trainmaster.spec.units import counted
 
 if TYPE_CHECKING:
     from trainmaster.api import ClientProtocol
@@ -53,22 +54,6 @@ def note(
 def labels_text(line: Mapping[str, Any]) -> str:
     """The labels of a run, for people; empty without any."""
     return ", ".join(f"{key}={value}" for key, value in line.get("labels", {}).items())
-
-
-def condition(labels: Sequence[str] | None, where: str | None) -> str:
-    """What ``--label`` and ``--where`` ask together; empty without any.
-
-    Raises:
-        UsageError: one of them is wrong.
-    """
-    if not labels and where is None:
-        return ""
-    from trainmaster.spec.labels import joined
-    from trainmaster.spec.where import parse_where
-
-    wanted = joined(where or "", labels or ())
-    parse_where(wanted if where is None else where)  # told before anything is asked of a server
-    return wanted
 
 
 def none_fits(client: ClientProtocol, where: str) -> str:
@@ -122,5 +107,5 @@ def selected(
     found = [row["run"] for row in client.listed(where=wanted)["runs"]]
     if not found:
         raise NotFoundError(none_fits(client, wanted), "`trainmaster status` lists the runs.")
-    say(f"{len(found)} run{'s' * (len(found) != 1)}: {', '.join(found[:10])}{' ...' * (len(found) > 10)}")
+    say(f"{counted(len(found), 'run')}: {', '.join(found[:10])}{' ...' * (len(found) > 10)}")
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -69,7 +70,7 @@ Keep = Annotated[
 LendKeys = Annotated[
     bool, typer.Option("--lend-keys", help="Give nodes your own keys of object stores, not narrower ones.")
 ]
-#: Of verbs that act on several runs; `selected` and `condition` of `cli/labels.py` take them.
+#: Of verbs that act on several runs; `condition` below and `selected` of `cli/labels.py` take them.
 Labels = Annotated[
     list[str] | None,
     typer.Option("--label", metavar="KEY=VALUE", help="Runs with this label; KEY!=VALUE, or KEY for any."),
@@ -78,3 +79,19 @@ WhereText = Annotated[
     str | None,
     typer.Option("--where", metavar="CONDITION", help="Runs such as 'loss < 0.3 and state = SUCCEEDED'."),
 ]
+
+
+def condition(labels: Sequence[str] | None, where: str | None) -> str:
+    """What ``--label`` and ``--where`` ask together; empty without any.
+
+    Raises:
+        UsageError: one of them is wrong.
+    """
+    if not labels and where is None:
+        return ""
+    from trainmaster.spec.labels import joined
+    from trainmaster.spec.where import parse_where
+
+    wanted = joined(where or "", labels or ())
+    parse_where(wanted if where is None else where)  # told before anything is asked of a server
+    return wanted

@@ -13,6 +13,7 @@ from trainmaster.service import Curve, Quote, TrialState
 from trainmaster.service.runs.curves import ExperimentCurves, TaskCurves
 from trainmaster.service.runs.search_results import SearchResults
 from trainmaster.spec.errors import UsageError, fails_as, imports_of
+from trainmaster.spec.units import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -261,7 +262,7 @@ def _fan(axes: Axes, target: Mapping[str, Any], colour: Any) -> None:  # noqa: A
 
 def _title(experiment: ExperimentCurves) -> str:
     count, drawn = experiment.count, len(experiment.tasks)
-    title = f"{experiment.name}: {count} task{'s' if count != 1 else ''}"
+    title = f"{experiment.name}: {counted(count, 'task')}"
     if drawn < count:
         title += f", {drawn} of them drawn"
     if any(task.bad for task in experiment.tasks):

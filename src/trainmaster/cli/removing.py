@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from trainmaster.cli.labels import condition
 from trainmaster.cli.opening import open_client
-from trainmaster.cli.options import Labels, WhereText, run_ids
+from trainmaster.cli.options import Labels, WhereText, condition, run_ids
 from trainmaster.cli.output import need_yes, parsed, print_json, say, show, table
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.units import counted, format_bytes, parse_duration

@@ -69,7 +69,7 @@ def run(
     from trainmaster.cli.renting import agree, agree_to_send
     from trainmaster.service import capabilities_of
     from trainmaster.spec import read_recipe
-    from trainmaster.spec.parts import named_places
+    from trainmaster.spec.recipe_parts import named_places
     from trainmaster.spec.trigger import needs_server
 
     keep_s = kept_seconds(keep)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainmaster.cli.labels import condition, labels_text, none_fits
+from trainmaster.cli.labels import labels_text, none_fits
 from trainmaster.cli.opening import open_client
-from trainmaster.cli.options import AsJson, Labels, RunOrNone, WhereText
+from trainmaster.cli.options import AsJson, Labels, RunOrNone, WhereText, condition
 from trainmaster.cli.output import (
     SHOWN_MODELS,
     best_text,
@@ -36,6 +36,7 @@ from trainmaster.cli.output import (
     verdict_lines,
 )
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -267,7 +268,7 @@ def _service_text(service: Mapping[str, Any]) -> str:
     version = f", {service['version']}" if service["version"] else ""
     refused = f"; {service['refused']} did not become healthy" if service["refused"] else ""
     busy = sum(each["in_flight"] for each in service["replicas"])
-    requests = f"{busy} request{'s' * (busy != 1)} in flight"
+    requests = f"{counted(busy, 'request')} in flight"
     return f"service {service['name']}: {replicas}{version}, {requests}{refused}"
 
 

@@ -9,9 +9,8 @@ import typer
 
 from trainmaster.api import ClientProtocol
 from trainmaster.cli._groups import DefaultGroup
-from trainmaster.cli.labels import condition
 from trainmaster.cli.opening import open_client
-from trainmaster.cli.options import AsJson, Labels, WhereText
+from trainmaster.cli.options import AsJson, Labels, WhereText, condition
 from trainmaster.cli.output import say, show_list, table, tell
 from trainmaster.spec.errors import NotFoundError, UsageError
 

@@ -22,6 +22,7 @@ from trainmaster.service.driving.run_news import (
     TaskView,
 )
 from trainmaster.spec.states import FINISHED, EndReason, State
+from trainmaster.spec.units import counted
 
 #: The very same one at most this often.
 SAME_EVERY_S = 60.0
@@ -45,7 +46,7 @@ class PlainDisplay:
 
     def __init__(self, *, rents: bool) -> None:
         self._said: dict[str, float] = {}
-        self._losses = Losses(waits=rents)
+        self._losses = MachineLossFilter(waits=rents)
 
     def show(self, news: RunNews) -> None:
         """Tell what happened, and now and then how far it is."""
@@ -92,7 +93,7 @@ def told(each: Happening) -> Iterator[str]:
             why = f": {message}" if message else ""
             yield f"{each.experiment}: {each.reason}{shown}{why}"
         case ExperimentMoved():
-            tasks = "1 task" if each.total == 1 else f"{each.total} tasks"
+            tasks = counted(each.total, "task")
             yield f"{each.experiment}: {tasks if each.total else 'begins'}"
         case AttemptEnded():
             yield from each.output
@@ -102,10 +103,10 @@ def told(each: Happening) -> Iterator[str]:
                 yield f"{each.experiment}/{each.task}: attempt {each.attempt} {each.reason}{why}{again}"
 
 
-class Losses:
-    """Attempts that end with their machine need no line of their own: that of the machine is enough.
+class MachineLossFilter:
+    """Leaves out lines of attempts that ended because their machine was lost: the machine has a line.
 
-    Which of both is seen first depends: what an attempt would say waits a moment for what the machine says.
+    Either may be seen first, so the line of an attempt is held back for a moment.
 
     Args:
         waits: False where there are no machines that could say anything.
@@ -136,7 +137,7 @@ class Losses:
         return due
 
 
-def told_events(events: Iterable[Event], losses: Losses) -> list[str]:
+def told_events(events: Iterable[Event], losses: MachineLossFilter) -> list[str]:
     """What of some events is worth telling, in lines."""
     now = time.monotonic()
     lines = []

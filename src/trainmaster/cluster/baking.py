@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.control.task.contents import content_of
+from trainmaster.control.task.environment_hashes import environment_hashes
 from trainmaster.dataclass import dataclass, field
 from trainmaster.providers.base import BakedImage, Baker, Provider
 from trainmaster.providers.capabilities import capabilities_of
@@ -62,9 +62,9 @@ class Baking:
         every = recipe.experiments
 
         def saves_s(names: Sequence[str]) -> float:
-            return seconds(content_of((every[name] for name in names), code))
+            return seconds(environment_hashes((every[name] for name in names), code))
 
-        content = {name: content_of([each], code, team) for name, each in every.items()}
+        content = {name: environment_hashes([each], code, team) for name, each in every.items()}
         return cls(content, saves_s, recipe.bake, team)
 
     def on(self, plan: ClusterPlan) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.errors import OtherVersionError
+from trainmaster.spec.units import counted
 
 if TYPE_CHECKING:
     from trainmaster.executors.gangs.placement import LiveNode
@@ -325,9 +326,9 @@ class QueuePlace:
         >>> QueuePlace(1, 0, 1, {}, {"news": 2}, 2).words
         '1 core: news has 2 of 2'
         """
-        wanted = f"{self.slots} core{'s' * (self.slots != 1)}"
+        wanted = counted(self.slots, "core")
         if self.gpus:
-            wanted += f" and {self.gpus} GPU{'s' * (self.gpus != 1)}"
+            wanted += f" and {counted(self.gpus, 'GPU')}"
         held = [f"{run} holds {slots}" for run, slots in sorted(self.held.items())]
         teams = sorted(self.teams.items())
         held += [f"{team or 'the owner of the server'} has {slots} of {self.of}" for team, slots in teams]

@@ -13,6 +13,7 @@ from trainmaster.lab.cgroups import CgroupTree, remove_lab_groups
 from trainmaster.lab.place import LabPlace
 from trainmaster.lab.region import drop_link
 from trainmaster.lab.shell import call
+from trainmaster.spec.units import counted
 
 _PATIENCE_S = 10.0
 
@@ -25,15 +26,15 @@ def remove_leftovers(place: LabPlace) -> list[str]:
     """
     found = []
     if count := _end_daemons(place):
-        found.append(f"{count} daemon{'s' if count > 1 else ''}")
+        found.append(counted(count, "daemon"))
     if count := remove_lab_groups(CgroupTree(), place.mark):
-        found.append(f"{count} host{'s' if count > 1 else ''}")
+        found.append(counted(count, "host"))
     if drop_link(place.root_link):
         found.append("the network")
     if mounts := _mounts_below(place.directory):
         for path in mounts:  # the last one first
             call(["umount", "-l", path], check=False)
-        found.append(f"{len(mounts)} mount{'s' if len(mounts) > 1 else ''}")
+        found.append(counted(len(mounts), "mount"))
     if place.directory.is_dir():
         for entry in place.directory.iterdir():
             if entry == place.lock:

@@ -135,7 +135,7 @@ class HostsProvider:
             there.append(one.host)
             clusters = len(one.claims.live)
             memory = f"{one.claims.memory_bytes / 1e9:.3g} GB"
-            use = f", used by {clusters} cluster{'s' * (clusters != 1)}" if clusters else ", free"
+            use = f", used by {counted(clusters, 'cluster')}" if clusters else ", free"
             found.append(Finding(one.host.name, f"answers: {memory}{use}"))
             found.append(clock_finding(one.claims.now - time.time(), one.host.name))
         probed = there[:MOST_PROBED]

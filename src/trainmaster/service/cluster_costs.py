@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from trainmaster.advisor.market.phases import ClusterWait, machines_belief
 from trainmaster.cluster.record import ClusterRecord, ClusterState
 from trainmaster.cluster.renting.plan import Rental
-from trainmaster.control.loop.recording import Where
+from trainmaster.control.loop.recording import AttemptMachine
 from trainmaster.dataclass import dataclass, field
 from trainmaster.providers.capabilities import HOST, capabilities_of, measured_name
 
@@ -191,7 +191,7 @@ def clusters_left(clusters: Sequence[ClusterFacts], experiment: str) -> list[Clu
     return [each for each in its if not each.is_over] or its
 
 
-def where_in(costs: ClusterCosts, experiment: str) -> Where:
+def where_in(costs: ClusterCosts, experiment: str) -> AttemptMachine:
     """What an experiment runs on; where its tasks spread over several places, on their first.
 
     Args:
@@ -199,10 +199,10 @@ def where_in(costs: ClusterCosts, experiment: str) -> Where:
         experiment: of the run.
     """
     its = clusters_left(costs.clusters(), experiment)
-    return _where(its[0]) if its else Where(HOST, 1)
+    return _where(its[0]) if its else AttemptMachine(HOST, 1)
 
 
-def where_on(record: ClusterRecord) -> Where:
+def where_on(record: ClusterRecord) -> AttemptMachine:
     """What attempts on a cluster run on, for keeping measurements.
 
     Args:
@@ -211,8 +211,8 @@ def where_on(record: ClusterRecord) -> Where:
     return _where(_facts(record, {}))
 
 
-def _where(cluster: ClusterFacts) -> Where:
-    return Where(cluster.machine, max(cluster.slots // cluster.nodes, 1), cluster.was_there)
+def _where(cluster: ClusterFacts) -> AttemptMachine:
+    return AttemptMachine(cluster.machine, max(cluster.slots // cluster.nodes, 1), cluster.was_there)
 
 
 def _facts(record: ClusterRecord, phases: Mapping[str, ExperimentPhases]) -> ClusterFacts:

@@ -26,7 +26,7 @@ from trainmaster.providers.plugins import get_provider
 from trainmaster.service.open_home import OpenHome
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import State
-from trainmaster.spec.units import dollars
+from trainmaster.spec.units import counted, dollars
 
 _AT_ONCE: Final = 16
 _TIMEOUT_S: Final = 300.0
@@ -282,5 +282,4 @@ def _shown_damaged(row: Mapping[Any, Any], how: str, problem: str) -> dict[str, 
 
 
 def _machines(record: ClusterRecord) -> str:
-    count = len(record.rented)
-    return f"{count} machine{'s' * (count != 1)}"
+    return counted(len(record.rented), "machine")

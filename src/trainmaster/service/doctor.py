@@ -27,9 +27,9 @@ from trainmaster.service.service import Service
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.frameworks import packages_of
-from trainmaster.spec.parts import in_place, named_places
+from trainmaster.spec.recipe_parts import in_place, named_places
 from trainmaster.spec.states import State
-from trainmaster.spec.units import format_duration
+from trainmaster.spec.units import counted, format_duration
 
 LOW_DISK_BYTES = 2 << 30
 
@@ -139,7 +139,7 @@ def _places(home: Home) -> Iterator[Finding]:
 def _machine() -> Iterator[Finding]:
     capacity = detect_capacity()
     count = len(capacity.gpus)
-    gpus = f", {count} GPU{'s' * (count != 1)}" if count else ", no GPU"
+    gpus = f", {counted(count, 'GPU')}" if count else ", no GPU"
     yield Finding("machine", f"{capacity.cores} cores, {capacity.memory_bytes / 2**30:.1f} GiB memory{gpus}")
     if count and importlib.util.find_spec("pynvml") is None:
         advice = "pip install 'trainmaster[gpu]' to see how busy they are, and their memory."
@@ -171,7 +171,7 @@ def _database(home: Home) -> Iterator[Finding]:
         yield Finding("database", str(error).splitlines()[0], ok=False, advice=error.hint)
         return
     orphaned = [row["id"] for row in runs if row["state"] != "DONE" and not is_driven(row, now)]
-    many = f"{len(runs)} run{'s' * (len(runs) != 1)}"
+    many = counted(len(runs), "run")
     yield Finding("database", f"{database.engine.url.render_as_string()}, {many}")
     if orphaned:
         yield Finding(

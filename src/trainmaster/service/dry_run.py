@@ -19,7 +19,7 @@ from trainmaster.service.renting.provider_check import planned_requests
 from trainmaster.service.service import Service
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import TrainmasterError
-from trainmaster.spec.parts import named_places, parted
+from trainmaster.spec.recipe_parts import named_places, parts_by_place
 from trainmaster.sweeps import first_parameters
 
 #: What is known only when it runs stands as requests have it.
@@ -57,7 +57,7 @@ def dry_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> dic
     notes = [*told_of_places, *recipe.notes, *framework_notes(probe, environ)]
     if recipe.on:
         notes.append(f"nothing of it runs now: `on` has a server keep it as the workflow {recipe.name}")
-    if len(parted(recipe)) < 2:
+    if len(parts_by_place(recipe)) < 2:
         names = (name for name, each in probe.experiments.items() if each is not recipe.experiments[name])
         notes += [
             f"{name}: with the fewest workers: a run takes as many as its quote chooses" for name in names
@@ -72,7 +72,7 @@ def dry_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> dic
 
 def _rows(settled: Recipe, seen: PlaceTable) -> tuple[PlaceRow, ...]:
     """What each of its places would take; of those where the run is, their part of it."""
-    parts = [part.provider for part in parted(settled)]
+    parts = [part.provider for part in parts_by_place(settled)]
     if len(parts) > 1:
         from trainmaster.service.places.quote import quote_in_places
 

@@ -16,8 +16,8 @@ from trainmaster.db.ledger import ALL
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.parts import named_places, parted, with_total
 from trainmaster.spec.processes import kernel_text
+from trainmaster.spec.recipe_parts import named_places, parts_by_place, with_total
 from trainmaster.spec.units import dollars, format_duration
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ class RunPlanner:
         from trainmaster.service.places.table import PlaceTable
 
         spreads = any(spreads_over_places(recipe, each) for each in recipe.experiments.values())
-        if not self._has_measured or (len(parted(settled)) < 2 and not spreads):
+        if not self._has_measured or (len(parts_by_place(settled)) < 2 and not spreads):
             return made
         seen = PlaceTable(self._service, recipe, self._environ, options)
         again = self._settled(recipe, seen, tell)
@@ -221,7 +221,7 @@ class RunPlanner:
         tell: Callable[[str], None],
     ) -> Quote:
         """Of all of it, wherever that is."""
-        if len(parted(settled)) < 2:
+        if len(parts_by_place(settled)) < 2:
             return seen.quote_of(settled, lambda one: self._quote_one(one, options, tell))
         from trainmaster.service.places.quote import quote_in_places
 
@@ -256,7 +256,7 @@ class RunPlanner:
         settled = self._settled(recipe, tell=tell)
         self._service.check(settled, self._environ)  # what is wrong anyway is said before it is measured
         self._has_measured = False
-        if len(parted(settled)) > 1:
+        if len(parts_by_place(settled)) > 1:
             unasked = PlaceTable(self._service, settled, self._environ)
             made = self._quote_settled(settled, options, unasked, tell)
         else:
@@ -307,10 +307,10 @@ class RunPlanner:
 
     def _plan_rental(self, recipe: Recipe, allow_stale: bool, can_agree: bool, keep_s: float) -> PlannedRun:
         from trainmaster.control.checks.preflight import check_parts
-        from trainmaster.service.driving.dialling import check_provider, dial_meanwhile
+        from trainmaster.service.driving.provider_connection import check_provider, preconnect
 
-        for part in parted(recipe):  # what follows takes a second to import
-            dial_meanwhile(self._service, part.provider, self._environ)
+        for part in parts_by_place(recipe):  # what follows takes a second to import
+            preconnect(self._service, part.provider, self._environ)
 
         from trainmaster.service.quotes.prices import Prices
         from trainmaster.service.quotes.worker_counts import with_fewest
@@ -320,7 +320,7 @@ class RunPlanner:
         check_parts(probe)
         for note in self._service.check_inputs(probe, self._environ):
             self._tell(f"note: {note}")
-        for part in parted(recipe):
+        for part in parts_by_place(recipe):
             place = self._service.place(part.provider, self._environ)
             check_provider(part.provider, place, dials=False)
             Prices.of(self._service, self._environ).keep_fresh(part, self._tell)

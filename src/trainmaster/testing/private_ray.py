@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from trainmaster.executors.ray.tls import Authority, variables
+from trainmaster.executors.ray.tls import CertificateAuthority, variables
 from trainmaster.testing.private_network import NoNetworkError, PrivateNetwork
 from trainmaster.testing.private_server import PrivateServer, ending_with_us, kill_group, spawn, stay
 
@@ -92,7 +92,7 @@ class PrivateRay(PrivateServer):
             (self._place / name).mkdir()
             (self._place / name).chmod(0o1777)
         if self._guard == "tls":
-            authority = Authority.make()
+            authority = CertificateAuthority.make()
             for name in ("", *self.names):
                 (folder := self._place / f"tls.{name}").mkdir()
                 for file, text in authority.files(self._network.address(name)).items():

@@ -30,7 +30,7 @@ from trainmaster.dataclass import dataclass, field
 from trainmaster.executors.base import GangStatus
 from trainmaster.objects.errors import StoreTrouble, trouble_of
 from trainmaster.providers.aws import provider as aws
-from trainmaster.providers.aws.requests import AwsRequest, Renter
+from trainmaster.providers.aws.requests import AwsRequest, AwsRequestBuilder
 from trainmaster.spec import processes
 from trainmaster.testing import failures, simulated_saving
 from trainmaster.testing.simulated_hazards import Hazard
@@ -130,9 +130,9 @@ def _sleep_is_billed() -> Iterator[None]:
 
 @contextmanager
 def _no_highest_price() -> Iterator[None]:
-    run = Renter.run
+    run = AwsRequestBuilder.run
 
-    def unbounded(self: Renter, *arguments: Any) -> AwsRequest:  # noqa: ANN401
+    def unbounded(self: AwsRequestBuilder, *arguments: Any) -> AwsRequest:  # noqa: ANN401
         request = run(self, *arguments)
         parameters: dict[str, Any] = dict(request.parameters)
         if "InstanceMarketOptions" in parameters:
@@ -141,7 +141,7 @@ def _no_highest_price() -> Iterator[None]:
             parameters["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
         return replace(request, parameters=parameters)
 
-    with patch.object(Renter, "run", unbounded):
+    with patch.object(AwsRequestBuilder, "run", unbounded):
         yield
 
 

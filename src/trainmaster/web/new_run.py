@@ -51,7 +51,7 @@ from trainmaster.service.users.caller import Caller
 from trainmaster.spec.configuration import configured_rows
 from trainmaster.spec.errors import TrainmasterError, UsageError, fails_as
 from trainmaster.spec.model_reference import ModelReference
-from trainmaster.spec.parts import parted
+from trainmaster.spec.recipe_parts import parts_by_place
 from trainmaster.spec.recipe_source import own_configuration
 from trainmaster.spec.units import parse_dollars, parse_duration
 from trainmaster.sweeps.plugins import PRUNERS, SAMPLERS
@@ -304,7 +304,7 @@ def estimate(request: Request, state: State, caller: Submitter, form: Filled) ->
         settled = settled_place(service, recipe, state.environ, lambda _: None, seen, state.places)
         if settled.budget is not None and settled.budget.total_usd is not None:
             plans_of(service, with_fewest(settled), state.environ)  # a cap that pays for no start is refused
-        if len(parted(settled)) > 1:
+        if len(parts_by_place(settled)) > 1:
             made = quote_in_places(settled, seen, state.places)
         else:
             made = seen.quote_of(settled, seen.quote_settled)

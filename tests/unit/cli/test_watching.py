@@ -6,7 +6,7 @@ import pytest
 from trainmaster.api import Event
 from trainmaster.cli.driving import finish
 from trainmaster.cli.watching import (
-    Losses,
+    MachineLossFilter,
     PlainDisplay,
     fresh,
     goes_on_text,
@@ -130,7 +130,7 @@ def test_what_ended_with_its_machine_waits_for_what_that_says(capsys):
 
 
 def test_attempts_that_end_with_their_machine_have_no_line_of_their_own():
-    losses = Losses(waits=True)
+    losses = MachineLossFilter(waits=True)
     assert losses.attempt("train/0 is lost", 100.0) == []
     losses.machine(105.0)
     assert losses.attempt("train/1 is lost", 107.0) == []
@@ -138,7 +138,7 @@ def test_attempts_that_end_with_their_machine_have_no_line_of_their_own():
 
 
 def test_an_attempt_that_is_lost_alone_is_told_a_little_later():
-    losses = Losses(waits=True)
+    losses = MachineLossFilter(waits=True)
     assert losses.attempt("train/0 is lost", 100.0) == []
     assert losses.due(105.0) == []
     assert losses.due(111.0) == ["train/0 is lost"]
@@ -149,7 +149,7 @@ def test_an_attempt_that_is_lost_alone_is_told_a_little_later():
 
 
 def test_on_this_machine_nothing_waits_for_what_a_machine_says():
-    assert Losses(waits=False).attempt("train/0 is lost", 100.0) == ["train/0 is lost"]
+    assert MachineLossFilter(waits=False).attempt("train/0 is lost", 100.0) == ["train/0 is lost"]
 
 
 def test_the_very_same_line_is_said_once_a_minute():
@@ -174,6 +174,6 @@ def test_an_end_that_is_on_its_way_is_told_once():
         event("experiment", "DONE", "CANCELLED"),
     ]
     failed = [event("experiment", "DONE", "USER_ERROR", "user_error exit code 1")]
-    losses = Losses(waits=False)
+    losses = MachineLossFilter(waits=False)
     assert told_events(stopped, losses) == ["train/0: attempt 1 CANCELLED", "train: CANCELLED"]
     assert told_events(failed, losses) == ["train: USER_ERROR: exit code 1"]

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from trainmaster.control.loop import health
-from trainmaster.control.loop.health import HealthChecks, Heard, check
+from trainmaster.control.loop.health import HealthChecks, ProbeHistory, check
 from trainmaster.spec.serve import HealthCheck
 
 READY = HealthCheck(path="/ready")
@@ -19,7 +19,7 @@ def test_a_check_that_breaks_is_not_the_last_one():
     def reach():
         raise RuntimeError("can't start new thread")
 
-    heard = Heard(0.0, is_asking=True)
+    heard = ProbeHistory(0.0, is_asking=True)
     HealthChecks(lambda: 1.0)._check(heard, reach, READY)
     assert (heard.is_asking, heard.is_healthy) == (False, False)
     assert heard.said == "GET /ready: internal error: can't start new thread"
@@ -130,7 +130,7 @@ def test_a_replica_that_comes_in_drops_is_not_waited_for(monkeypatch):
 
 
 def test_a_replica_that_was_healthy_and_lets_a_check_wait_is_silent():
-    heard = Heard(0.0, is_healthy=True, healthy_at=100.0, asked_at=102.0, is_asking=True)
+    heard = ProbeHistory(0.0, is_healthy=True, healthy_at=100.0, asked_at=102.0, is_asking=True)
     assert heard.silent_s(110.0) == 0.0
     assert heard.silent_s(130.0) == 30.0
-    assert Heard(0.0, is_asking=True).silent_s(1000.0) == 0.0, "it never was"
+    assert ProbeHistory(0.0, is_asking=True).silent_s(1000.0) == 0.0, "it never was"

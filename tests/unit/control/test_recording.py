@@ -9,7 +9,13 @@ from dataclasses import replace
 import pytest
 
 from trainmaster.control.decide.task import Effect, EffectKind, Job, PhaseDuration, Policy
-from trainmaster.control.loop.recording import MOST_DURATIONS, MOST_PHASES, MOST_TRACES, Recorder, Where
+from trainmaster.control.loop.recording import (
+    MOST_DURATIONS,
+    MOST_PHASES,
+    MOST_TRACES,
+    AttemptMachine,
+    Recorder,
+)
 from trainmaster.control.loop.run_state import Task
 from trainmaster.control.measure.measuring import held_share, measurement_of, trace_of, wanted_cores
 from trainmaster.control.measure.progress import TaskProgress
@@ -37,7 +43,7 @@ class Bench:
             run="r",
             recipe=self.recipe,
             policies={"main": Policy()},
-            where=lambda _: Where("local", 2),
+            where=lambda _: AttemptMachine("local", 2),
             attempt_directory=lambda experiment, task, attempt: self.place(task).directory,
             keep=self.keep,
         )
@@ -160,7 +166,7 @@ def test_attempts_with_steps_are_not_kept_without_end(bench):
 
 def test_what_ran_elsewhere_says_on_what_and_on_how_many_machines(tmp_path):
     bench = Bench(tmp_path)
-    bench.recorder.where = lambda _: Where("m4.large", 4)
+    bench.recorder.where = lambda _: AttemptMachine("m4.large", 4)
     addresses = {"chief-0": "10.0.0.1", "worker-0": "10.0.0.1", "worker-1": "10.0.0.2", "ps-0": "10.0.0.3"}
     plain = bench.gang
     bench.gang = lambda *given, **more: replace(plain(*given, **more), addresses=addresses)
@@ -172,7 +178,7 @@ def test_what_ran_elsewhere_says_on_what_and_on_how_many_machines(tmp_path):
 
 def test_each_attempt_of_a_sweep_over_several_places_is_kept_with_its_own_machine(bench):
     """Where it was is asked for while that is known: what is put by is kept later."""
-    places = {"r/main/0/1": Where("host", 8), "r/main/1/1": Where("aws:g4dn.xlarge", 4)}
+    places = {"r/main/0/1": AttemptMachine("host", 8), "r/main/1/1": AttemptMachine("aws:g4dn.xlarge", 4)}
     bench.recorder.where = places.__getitem__
     bench.end(0, 1.5)
     bench.end(1, 1.5)
@@ -187,7 +193,7 @@ def test_a_place_whose_tasks_come_last_is_measured_too(bench):
     bench.recorder.keep_phases = phases.extend
     setup = {EffectKind.STAGE: Job(True, took=(PhaseDuration("setup", "pip", 3.0),))}
     for place in ("host", "m4.large"):
-        bench.recorder.where = lambda _, place=place: Where(place, 2)
+        bench.recorder.where = lambda _, place=place: AttemptMachine(place, 2)
         for number in range(MOST_DURATIONS + 1):
             bench.recorder.took(Effect(EffectKind.FORGET, "main", number, 1), setup, BEGAN)
             bench.end(number, 1.5)
@@ -215,9 +221,9 @@ def test_machines_that_were_there_are_waited_for_until_the_first_has_its_place(b
     kept, forget = [], Effect(EffectKind.FORGET, "main", 0, 1)
     bench.recorder.keep_phases = kept.extend
     jobs = {EffectKind.STAGE: Job(True, took=(PhaseDuration("staging", "", 0.5),))}
-    bench.recorder.where = lambda _: Where("m4.large", 2)
+    bench.recorder.where = lambda _: AttemptMachine("m4.large", 2)
     bench.recorder.took(forget, jobs, BEGAN, place_s=2.0)
-    bench.recorder.where = lambda _: Where("m4.large", 2, was_there=True)
+    bench.recorder.where = lambda _: AttemptMachine("m4.large", 2, was_there=True)
     bench.recorder.took(forget, jobs, BEGAN, place_s=2.0)
     bench.recorder.took(forget, jobs, BEGAN)
     phases = [(each.took.phase, each.took.seconds) for each in kept]

@@ -12,7 +12,7 @@ from trainmaster.control.decide.budget import Meter
 from trainmaster.control.decide.service import Replica
 from trainmaster.control.decide.task import Policy
 from trainmaster.control.loop.controller import Controller
-from trainmaster.control.loop.health import Heard
+from trainmaster.control.loop.health import ProbeHistory
 from trainmaster.control.loop.loading import Shape
 from trainmaster.control.loop.services import Load, ServedModel, Services, services_from_rows
 from trainmaster.db.changes import EndpointChange, ReplicaChange
@@ -127,7 +127,7 @@ class Simulation:
         row = self.store.replicas[int(attempt.split("/")[2])]
         up = gang is not None and gang.phase is Phase.RUNNING
         good = up and attempt not in self.hangs and row["version"] not in self.sick
-        heard = self.heard.setdefault(attempt, Heard(now, healthy_at=now if was_healthy else None))
+        heard = self.heard.setdefault(attempt, ProbeHistory(now, healthy_at=now if was_healthy else None))
         heard.is_healthy, heard.said = good, "" if good else "GET /: status 500"
         if good:
             heard.healthy_at = now

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from trainmaster.lab.user_data import plan_boot
-from trainmaster.providers.aws.requests import Renter, host_key_answers, resolved
+from trainmaster.providers.aws.requests import AwsRequestBuilder, host_key_answers, resolved
 from trainmaster.providers.aws.settings import AwsSettings
 from trainmaster.providers.base import NodeRequest
 from trainmaster.providers.dead_man_switch import (
@@ -271,7 +271,7 @@ def test_it_is_user_data_for_cloud_init_and_for_the_lab() -> None:
     assert script.startswith("#!/bin/sh\n"), "cloud-init runs what begins so"
     assert len(script.encode()) < 16384, "more is refused by EC2"
     assert not re.search("@[A-Z]+@", script)
-    renter = Renter("f" * 32, AwsSettings())
+    renter = AwsRequestBuilder("f" * 32, AwsSettings())
     asked = NodeRequest("worker", 1, "m4.large", region="eu-west-1")
     told = resolved(
         renter.run("one", asked, "a", script).parameters,

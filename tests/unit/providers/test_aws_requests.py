@@ -25,12 +25,14 @@ from trainmaster.providers.aws.nodes import (
     notices_of,
 )
 from trainmaster.providers.aws.preflight import AwsPreflight
-from trainmaster.providers.aws.requests import ANY_ZONE, Renter, resolved
+from trainmaster.providers.aws.requests import ANY_ZONE, AwsRequestBuilder, resolved
 from trainmaster.providers.aws.settings import DISK_BYTES, AwsSettings
 from trainmaster.providers.base import NoCapacityError, NodeRequest, NodeState, ProviderGoneError
 from trainmaster.spec.errors import ProviderError, UsageError
 
-RENTER = Renter("0123456789abcdef0123456789abcdef", AwsSettings(region="eu-west-1", placement_groups=True))
+RENTER = AwsRequestBuilder(
+    "0123456789abcdef0123456789abcdef", AwsSettings(region="eu-west-1", placement_groups=True)
+)
 REQUESTS = st.builds(
     NodeRequest,
     role=st.sampled_from(["worker", "ps", "chief"]),
@@ -80,7 +82,7 @@ def test_a_token_is_one_request_of_one_cluster_in_one_zone(
     tokens = [run(a, "x")["ClientToken"], run(b, zone, cluster)["ClientToken"]]
     same = RENTER.token(a) == RENTER.token(b) and cluster == "one" and zone == "x"
     assert (tokens[0] == tokens[1]) == same
-    other = Renter("another", RENTER.settings).client_token("one", a, "x")
+    other = AwsRequestBuilder("another", RENTER.settings).client_token("one", a, "x")
     assert other != tokens[0], "another home is somebody else"
 
 

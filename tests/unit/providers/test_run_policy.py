@@ -16,7 +16,7 @@ import botocore.session
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.providers.aws.requests import CLUSTER_TAG, HOME_TAG, LEASE_TAG, AwsRequest, Renter
+from trainmaster.providers.aws.requests import CLUSTER_TAG, HOME_TAG, LEASE_TAG, AwsRequest, AwsRequestBuilder
 from trainmaster.providers.aws.run_policy import MOST_CHARACTERS, run_policy
 from trainmaster.providers.aws.settings import AwsSettings
 from trainmaster.providers.base import NodeRequest
@@ -134,7 +134,7 @@ def all_of(request: AwsRequest, groups: Mapping[str, str] = OURS) -> list[Asked]
 # --- what it says ----------------------------------------------------------------------------------------
 
 
-RENTER = Renter(HOME, AwsSettings(region="eu-west-1", placement_groups=True))
+RENTER = AwsRequestBuilder(HOME, AwsSettings(region="eu-west-1", placement_groups=True))
 POLICY = run_policy(HOME, RUN, ["m5.large", "m5.xlarge"], STORE, ["s3://other/data/train"], LEND)
 
 
@@ -168,7 +168,7 @@ def test_it_rents_with_the_tags_of_the_run_and_machines_of_its_types_only(cluste
 
 def test_it_rents_nothing_for_another_home_nor_into_groups_of_others():
     wanted = NodeRequest(role="worker", count=1, instance_type="m5.large", region="eu-west-1")
-    another = Renter("f" * 32, AwsSettings(region="eu-west-1"))
+    another = AwsRequestBuilder("f" * 32, AwsSettings(region="eu-west-1"))
     rent = another.run(f"{RUN}.train", wanted, "eu-west-1a", "#!/bin/sh\n")
     assert not all(allows(POLICY, each) for each in all_of(rent))
     rent = RENTER.run(f"{RUN}.train", wanted, "eu-west-1a", "#!/bin/sh\n")

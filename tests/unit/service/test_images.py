@@ -14,7 +14,7 @@ from trainmaster.advisor.quote.quote import Rented
 from trainmaster.control.checks.preflight import check_parts
 from trainmaster.control.decide.task import PhaseDuration
 from trainmaster.control.loop.recording import RecordedPhase
-from trainmaster.control.task.contents import content_of, of_nodes, part_hash, setup_hash
+from trainmaster.control.task.environment_hashes import environment_hashes, node_python, part_hash, setup_hash
 from trainmaster.control.task.layout import Home
 from trainmaster.db import Database
 from trainmaster.providers.base import BakedImage
@@ -71,8 +71,8 @@ def test_its_run_puts_on_a_machine_what_the_recipe_needs_and_does_nothing_else(p
     assert (train.command, train.distributed, train.data, train.retries) == ("true", None, {}, 0)
     assert (train.env, train.secrets) == ({"PIP_INDEX_URL": "https://pypi.example.org"}, ("TOKEN",))
     assert train.hardware == recipe.experiments["train"].hardware
-    wanted = content_of([recipe.experiments["train"]], path.parent)
-    assert content_of([train], path.parent) == wanted, "a run of the recipe finds it"
+    wanted = environment_hashes([recipe.experiments["train"]], path.parent)
+    assert environment_hashes([train], path.parent) == wanted, "a run of the recipe finds it"
 
 
 def test_what_needs_no_image_and_who_makes_none_are_refused(path: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_quote_counts_the_setup_unless_an_image_saves_it(
     assert "counts 1 min for setup and container on its machines, a guess" in found().words(rented)
     train = recipe.experiments["train"]
     contents = {
-        "setup": part_hash(setup_hash(train.setup or "", of_nodes(train), path.parent)),
+        "setup": part_hash(setup_hash(train.setup or "", node_python(train), path.parent)),
         "image": part_hash(train.container or ""),
     }
     took = [PhaseDuration("setup", contents["setup"], 60.0), PhaseDuration("image", contents["image"], 14.0)]
@@ -148,7 +148,7 @@ def test_a_quote_counts_the_setup_unless_an_image_saves_it(
         rented
     )
     assert brought_seconds(database, contents.values()) == 74.0
-    content = content_of([train], path.parent, "red")
+    content = environment_hashes([train], path.parent, "red")
     baker.kept.append(BakedImage("ami-3", "r", "run-3", content, is_ready=True, team="red"))
     assert "train: machines start from ami-3, without the 1 min 13 s" in found().words(rented)
     assert found().counted(Workload("train", Strategy.ALLREDUCE, 1, {})).prepared_in == {("aws", "r")}
@@ -158,7 +158,7 @@ def test_a_quote_counts_the_setup_unless_an_image_saves_it(
     warm = found().on_warm(None).beside("aws", "elsewhere", "m4.large").before
     assert sum(each.median for _, each in warm) < 4, "machines that an earlier run has kept"
     assert "counts" in found().words(replace(rented, region="elsewhere"))
-    baker.kept[-1] = replace(baker.kept[-1], content=content_of([train], path.parent, "blue"))
+    baker.kept[-1] = replace(baker.kept[-1], content=environment_hashes([train], path.parent, "blue"))
     assert "counts" in found().words(rented), "another team's is not taken"
     path.with_name("needs.txt").write_text("torch")
     assert "a guess" in found().words(rented), "of a setup that has changed nothing is known"

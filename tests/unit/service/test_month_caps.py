@@ -17,7 +17,7 @@ from trainmaster.control.task.layout import Home
 from trainmaster.db import NewQuoteRow, RunChange, ledger, tables
 from trainmaster.db.ledger import ALL
 from trainmaster.service import Service
-from trainmaster.service.driving import dialling, sessions
+from trainmaster.service.driving import provider_connection, sessions
 from trainmaster.service.driving.replicas import RunReplicas
 from trainmaster.service.driving.submissions import RunRequest, Submissions
 from trainmaster.service.on_cluster import hand_over
@@ -254,7 +254,7 @@ def ended_with(home, monkeypatch, machine, cost_usd):
     """A run of at most $2 that had this machine, and ended at its cap."""
     plan, now = ONE_MACHINE, time.time()
     monkeypatch.setattr(Offer, "plans", (plan,))
-    monkeypatch.setattr(dialling, "check_provider", lambda *_, **__: None)
+    monkeypatch.setattr(provider_connection, "check_provider", lambda *_, **__: None)
     session = home._service.start(
         Recipe.from_text(RECIPE + "budget: {total: $2}\n", directory=home.directory),
         home.directory / "r.yaml",

@@ -22,7 +22,7 @@ from trainmaster.testing.waits import until
 from trainmaster.transport.ray.guest import node_process
 from trainmaster.transport.ray.guest.dialling import dial
 from trainmaster.transport.ray.guest.node_process import NodeProcess
-from trainmaster.transport.ray.guest.proxy_program import Guest, Keeper, Seat, _actor
+from trainmaster.transport.ray.guest.proxy_program import BundleActor, ClusterActor, RayProxyServer, _actor
 from trainmaster.transport.ray.proxy import said_by
 
 
@@ -45,9 +45,9 @@ def test_what_ray_refuses_is_no_actor_that_is_gone(monkeypatch: pytest.MonkeyPat
     ray.exceptions = SimpleNamespace(RayTaskError=RayTaskError, ActorDiedError=type("Died", (Exception,), {}))
     monkeypatch.setitem(sys.modules, "ray", ray)
     with pytest.raises(UsageError, match="Ray refuses such a machine: no such label"):
-        said_by(Guest("").call("n", "a", "take"))
+        said_by(RayProxyServer("").call("n", "a", "take"))
     with pytest.raises(RuntimeError, match="no such label"):
-        Guest("").call("n", "a", "look")
+        RayProxyServer("").call("n", "a", "look")
 
 
 def test_a_client_starts_no_task_to_ask_which_methods_an_actor_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,8 +65,8 @@ def test_a_client_starts_no_task_to_ask_which_methods_an_actor_has(monkeypatch: 
     monkeypatch.setitem(sys.modules, "ray.util.client.common", common)
     found = [_actor("n", name) for name in ("home-r-5f3a9c-1a2b3c.0", "home-r.2-5f3a9c")]
     assert [(each.actor_ref, each.actor_class.actor_cls) for each in found] == [
-        ("ref", Seat),
-        ("ref", Keeper),
+        ("ref", BundleActor),
+        ("ref", ClusterActor),
     ]
     ray.get_actor.return_value = other = object()
     assert _actor("n", "home-r-5f3a9c") is other
@@ -113,7 +113,7 @@ def test_a_node_that_does_not_suit_is_left_out(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("trainmaster.transport.ray.guest.proxy_program._leaving", dict)
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + ahead_s[0], sleep=time.sleep)
     monkeypatch.setattr("trainmaster.transport.ray.guest.proxy_program.time", clock)
-    keeper = Keeper("k", "n", "", "", "", float("inf"))
+    keeper = ClusterActor("k", "n", "", "", "", float("inf"))
     part = {
         "token": "t",
         "role": "worker",
@@ -126,7 +126,7 @@ def test_a_node_that_does_not_suit_is_left_out(monkeypatch: pytest.MonkeyPatch) 
     assert (first["state"], first["started_s"]) == ("GONE", None)
     assert first["reason"] == "10.0.0.1 does not suit, and is left out: a full disk"
     said = keeper.take([{**part, "token": "u"}], 0.0, 1e6)
-    assert [seat["state"] for seat in said["seats"]] == ["GONE", "READY"]
+    assert [bundle["state"] for bundle in said["seats"]] == ["GONE", "READY"]
     assert said["unfit"] == ["10.0.0.1"]
     assert groups == [{}, {"bundle_label_selector": [{"ray.io/node-id": "!in(n1)"}]}]
     assert ray.remove_placement_group.call_count == 1
@@ -147,7 +147,7 @@ def test_what_has_room_and_does_not_begin_is_given_up(monkeypatch: pytest.Monkey
     monkeypatch.setattr("trainmaster.transport.ray.guest.proxy_program._leaving", dict)
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + ahead_s[0], sleep=time.sleep)
     monkeypatch.setattr("trainmaster.transport.ray.guest.proxy_program.time", clock)
-    keeper = Keeper("k", "n", "", "", "", float("inf"))
+    keeper = ClusterActor("k", "n", "", "", "", float("inf"))
     part = {"token": "t", "role": "worker", "count": 1, "kind": {"resources": {}, "labels": {}}}
     keeper.take([{**part, "scratch": "/t", "lease_s": 60.0}], 1e6, 1e6)
     seen = []
@@ -157,10 +157,10 @@ def test_what_has_room_and_does_not_begin_is_given_up(monkeypatch: pytest.Monkey
         (1900.0, "CREATED"),
         (2100.0, "CREATED"),
     ):
-        (seat,) = keeper.look()["seats"]
-        seen.append((seat["state"], seat["placed"]))
+        (bundle,) = keeper.look()["seats"]
+        seen.append((bundle["state"], bundle["placed"]))
     assert seen == [("STARTING", False), ("STARTING", True), ("STARTING", True), ("GONE", True)]
-    assert "has begun nothing there for 600 s" in seat["reason"]
+    assert "has begun nothing there for 600 s" in bundle["reason"]
 
 
 def test_a_node_that_does_not_say_its_time_is_told_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +189,7 @@ def test_a_node_that_does_not_say_its_time_is_told_with_the_others(monkeypatch: 
     names = {"ray": ray, "ray.util": ModuleType("ray.util"), "ray.util.scheduling_strategies": strategies}
     for name, module in names.items():
         monkeypatch.setitem(sys.modules, name, module)
-    seen = Guest("").looks(["a", "b", "c"], "true", "/tmp")["nodes"]
+    seen = RayProxyServer("").looks(["a", "b", "c"], "true", "/tmp")["nodes"]
     assert (seen["a"]["error"], seen["a"]["run"]) == ("", [0, "", ""])
     assert "ahead_s" in seen["a"]
     assert (seen["b"]["error"], seen["c"]["error"]) == ("no answer in time", "it is gone")
@@ -289,7 +289,7 @@ def test_a_short_command_is_heard_in_two_answers(tmp_path: Path) -> None:
 def test_processes_of_actors_import_no_more_of_ray_than_they_need() -> None:
     """Those of a class are told so before their first call."""
     ray = pytest.importorskip("ray", reason="ray is not installed")
-    sent = ray.cloudpickle.dumps([Keeper.light, Seat.light])
+    sent = ray.cloudpickle.dumps([ClusterActor.light, BundleActor.light])
     program = "import pickle, sys; from ray.util import serialization_addons as it\n"
     program += "pickle.load(sys.stdin.buffer); print(it.apply(None), 'pydantic' in sys.modules)"
     command = [sys.executable, "-c", program]
@@ -301,6 +301,6 @@ def test_a_keeper_that_holds_nothing_yet_has_the_lease_of_its_run(monkeypatch: p
     """A driver may be killed before it asks it for machines."""
     ray = MagicMock()
     monkeypatch.setitem(sys.modules, "ray", ray)
-    Guest("").keep("k", "n", "", "", 30.0)
+    RayProxyServer("").keep("k", "n", "", "", 30.0)
     actor = ray.remote.return_value.options.return_value.remote.return_value
     actor.renew.remote.assert_called_once_with(0.0, 30.0)

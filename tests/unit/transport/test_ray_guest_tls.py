@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.executors.ray.tls import Authority, variables
+from trainmaster.executors.ray.tls import CertificateAuthority, variables
 from trainmaster.transport.ray.guest.dialling import StrangerError, knock
 
 
@@ -50,7 +50,7 @@ def test_a_ray_is_known_by_its_first_word(monkeypatch: pytest.MonkeyPatch, tmp_p
         pytest.raises(StrangerError, match="it has TLS, and RAY_USE_TLS is not set here"),
     ):
         knock(address)
-    authority, other = Authority.make(), Authority.make()
+    authority, other = CertificateAuthority.make(), CertificateAuthority.make()
     for folder, whose in (("ours", authority), ("theirs", authority), ("others", other)):
         (tmp_path / folder).mkdir()
         for name, text in whose.files("127.0.0.1").items():

@@ -18,7 +18,7 @@ from trainmaster.testing.waits import until
 from trainmaster.transport.base import Target, UnreachableError
 from trainmaster.transport.ray.bundles import RayConnection, _Process
 from trainmaster.transport.ray.proxy import _BOOT, RayProxy
-from trainmaster.transport.ray.sharing import Lending, _told, borrowed
+from trainmaster.transport.ray.sharing import ProxySocket, _told, shared_connection
 
 
 @dataclass(frozen=True)
@@ -102,14 +102,16 @@ def test_a_run_lends_what_speaks_with_its_ray(tmp_path: Path) -> None:
     """Others of the home begin no process of their own while it goes on; errors are as they are without."""
     login = fake_ray(tmp_path)
     running, beside, next_run = (RayProxy(login, tmp_path) for _ in range(3))
-    running.lend()
+    running.share()
     assert [proxy.ask("versions")[0] for proxy in (running, beside)] == ["9", "9"]
-    with pytest.raises(ProviderError, match=r"^Ray: AttributeError: 'Guest' object has no attribute 'fly'"):
+    with pytest.raises(
+        ProviderError, match=r"^Ray: AttributeError: 'RayProxyServer' object has no attribute 'fly'"
+    ):
         beside.ask("fly")
     assert (tmp_path / "begun").read_text() == "\n"
     assert (tmp_path / ".ray").stat().st_mode & 0o777 == 0o700
     running.close()
-    next_run.lend()
+    next_run.share()
     until(lambda: beside._line is None or beside._line.is_over, "the end of that run")
     assert beside.ask("versions")[0] == "9"  # the next one lends, which has to begin
     next_run.close()
@@ -183,26 +185,26 @@ def test_who_checks_a_ray_takes_nothing_from_a_run(tmp_path: Path) -> None:
     """It asks through nobody, and lends only when it goes on; the run before lends as long as it does."""
     login = fake_ray(tmp_path)
     running, doctor, beside = (RayProxy(login, tmp_path) for _ in range(3))
-    running.lend()
+    running.share()
     (file,) = (tmp_path / ".ray").iterdir()
     inode = file.stat().st_ino
     doctor.ask("versions")
     line = doctor._line
     assert line is not None
-    assert line.is_borrowed
+    assert line.is_shared
     doctor.go_alone()
     doctor.ask("versions")
     assert line.is_over
     assert doctor._line is not None
-    assert not doctor._line.is_borrowed
-    doctor.lend()
+    assert not doctor._line.is_shared
+    doctor.share()
     assert file.stat().st_ino == inode
     doctor.close()
     assert beside.ask("versions")[0] == "9"
     assert beside._line is not None
-    assert beside._line.is_borrowed
+    assert beside._line.is_shared
     file.unlink()
-    running.lend()
+    running.share()
     assert file.exists()
     running.close()
     assert not file.exists()
@@ -216,17 +218,17 @@ def test_a_run_that_is_gone_without_a_word_is_followed(tmp_path: Path) -> None:
     dead = socket.socket(socket.AF_UNIX)
     dead.bind(str(file))
     dead.close()
-    lending = Lending(file, MagicMock())
-    lending.offer()
-    found = borrowed(file)
+    shared = ProxySocket(file, MagicMock())
+    shared.offer()
+    found = shared_connection(file)
     assert found is not None
     found.close()
-    lending.close()
+    shared.close()
 
 
 def test_a_run_that_is_stopped_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The system takes connections for it, and nobody answers."""
-    monkeypatch.setattr("trainmaster.transport.ray.proxy._LENT_S", 0.05)
+    monkeypatch.setattr("trainmaster.transport.ray.proxy._SHARED_BEGIN_S", 0.05)
     proxy = RayProxy(fake_ray(tmp_path), tmp_path)
     proxy._file.parent.mkdir()
     with socket.socket(socket.AF_UNIX) as stopped:
@@ -241,7 +243,7 @@ def test_a_line_of_another_run_that_is_silent_is_left(
 ) -> None:
     """What is asked next goes another way."""
     running, beside = (RayProxy(fake_ray(tmp_path), tmp_path) for _ in range(2))
-    running.lend()
+    running.share()
     beside.ask("versions")
     line = beside._line
     assert line is not None
@@ -257,7 +259,7 @@ def test_an_error_that_is_the_users_is_heard_as_it_is(tmp_path: Path) -> None:
     """Who may ask through a run that cannot begin dials itself."""
     login = fake_ray(tmp_path, "raise RuntimeError('Version mismatch: Ray: 2.9.0')")
     running, beside = (RayProxy(login, tmp_path) for _ in range(2))
-    running.lend()
+    running.share()
     with pytest.raises(UsageError, match="of another version") as caught:
         beside.ask("versions")
     assert "Name a Python that has its version of Ray" in str(caught.value.hint)

@@ -17,7 +17,7 @@ from trainmaster.providers import Offer
 from trainmaster.spec.log_normal import LogNormal
 from trainmaster.spec.plain_json import Told, plain, typed
 from trainmaster.spec.redaction import redacted
-from trainmaster.spec.units import dollars, format_duration
+from trainmaster.spec.units import counted, dollars, format_duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +293,7 @@ class QuotedQueue(Told):
         ranks = f" ({self.ranks})" if self.ranks else ""
         if self.time_s is None:
             return f"in the queue: unknown{ranks}"
-        jobs = f"{self.seen} earlier job{'s' * (self.seen != 1)}"
+        jobs = f"{counted(self.seen, 'earlier job')}"
         source = f"by {jobs}" if self.reckoned_s is None else "as its scheduler reckons now"
         return f"{self.time_s.words(format_duration)} in the queue, {source}{ranks}"
 
@@ -415,7 +415,7 @@ class PlaceRow(Told):
         >>> PlaceRow("hosts", tasks={"train": 4, "test": 1}).taken_for
         '4 tasks of train and 1 task of test'
         """
-        return " and ".join(f"{n} task{'s' * (n != 1)} of {name}" for name, n in self.tasks.items())
+        return " and ".join(f"{counted(n, 'task')} of {name}" for name, n in self.tasks.items())
 
     def quoted(self, quote: Quote) -> PlaceRow:
         """With the quote of that place."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from trainmaster.dataclass import dataclass
 from trainmaster.spec.plain_json import Told
+from trainmaster.spec.units import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class QuotedTarget(Told):
             unknown = "when is known after a run or a measurement"
             return f"{name}: {unknown}; all of its {most} steps are quoted"
         first, middle, last = (self.steps[key] for key in ("p5", "p50", "p95"))
-        curves = f"{self.curves} earlier run{'s' * (self.curves != 1)}, {self.reached} of which came to it"
+        curves = f"{counted(self.curves, 'earlier run')}, {self.reached} of which came to it"
         source = "the first reports of its measurement" if self.is_measured else curves
         source += " (with other code, batch or parameters)" * self.is_kin
         if middle is None:

@@ -36,7 +36,7 @@ from trainmaster.cluster.bootstrap.host_result import (
 from trainmaster.cluster.bootstrap.plan import (
     BootstrapPlan,
     BootstrapStep,
-    Unfit,
+    UnfitHost,
     choose_python,
     make_plan,
     needs_internet,
@@ -188,7 +188,7 @@ class _HostBootstrap:
         """The plan for a host that has our runtime from an earlier time; None if that must be looked into."""
         package = self.runtime_packages[bool(known.gpus)]
         plan = make_plan(known, package, code)
-        if isinstance(plan, Unfit) or not (known.boot and plan.packages.present and plan.runtime.present):
+        if isinstance(plan, UnfitHost) or not (known.boot and plan.packages.present and plan.runtime.present):
             return None
         with self._phase(BootstrapPhase.PROBE) as detail:
             steps = [step for step in (plan.packages, plan.runtime, plan.code) if step is not None]
@@ -202,7 +202,7 @@ class _HostBootstrap:
             detail[:] = [HostOutcome.REUSED, "as it was"]
         self.facts = replace(known, have=(known.have - set(keys)) | have)
         found = make_plan(self.facts, package, code)
-        self.plan = None if isinstance(found, Unfit) else found
+        self.plan = None if isinstance(found, UnfitHost) else found
         return self.plan
 
     def _phases(self, connection: Connection, code: RuntimeLayer | None) -> None:
@@ -214,7 +214,7 @@ class _HostBootstrap:
                     facts, internet=self._reaches_internet(connection, facts, package)
                 )
             plan = make_plan(facts, package, code)
-            if isinstance(plan, Unfit):
+            if isinstance(plan, UnfitHost):
                 raise _Failed(plan.reason, plan.hint)
             self.plan = plan
             detail.append(

@@ -21,7 +21,7 @@ _NAME_CHARACTERS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Unfit:
+class UnfitHost:
     """A host that cannot become a node.
 
     Attributes:
@@ -77,7 +77,7 @@ def needs_internet(facts: HostFacts, package: RuntimePackage) -> bool:
     return isinstance(chosen, PythonFacts) and chosen.soabi != package.soabi
 
 
-def choose_python(facts: HostFacts, package: RuntimePackage) -> PythonFacts | Unfit:
+def choose_python(facts: HostFacts, package: RuntimePackage) -> PythonFacts | UnfitHost:
     """The Python to stand on: one that our libraries were built for, else the first that is new enough."""
     wanted = ".".join(map(str, package.minor))
     usable = [p for p in facts.pythons if p.implementation == "cpython" and p.minor >= OLDEST_PYTHON]
@@ -87,7 +87,7 @@ def choose_python(facts: HostFacts, package: RuntimePackage) -> PythonFacts | Un
     if usable:
         return usable[0]
     found = ", ".join(f"{p.implementation} {p.version}" for p in facts.pythons)
-    return Unfit(
+    return UnfitHost(
         f"it has {f'only {found}' if found else 'no Python'}; Python {wanted} is needed"
         + (f" (or another one from {'.'.join(map(str, OLDEST_PYTHON))} on, and internet)"),
         f"Install python{wanted} there, or give its path as `python` in the inventory.",
@@ -96,7 +96,7 @@ def choose_python(facts: HostFacts, package: RuntimePackage) -> PythonFacts | Un
 
 def make_plan(
     facts: HostFacts, package: RuntimePackage, code: RuntimeLayer | None = None
-) -> BootstrapPlan | Unfit:
+) -> BootstrapPlan | UnfitHost:
     """Decide what a host is to be sent.
 
     Args:
@@ -105,15 +105,15 @@ def make_plan(
         code: the user's files.
     """
     if not facts.writable:
-        return Unfit(
+        return UnfitHost(
             f"{facts.user} cannot write to {facts.root}", "Give another `directory` in the inventory."
         )
     python = choose_python(facts, package)
-    if isinstance(python, Unfit):
+    if isinstance(python, UnfitHost):
         return python
     by_pip = python.soabi != package.soabi
     if by_pip and not facts.internet:
-        return Unfit(
+        return UnfitHost(
             f"our libraries are built for {package.soabi}, its Python {python.version} is {python.soabi}, "
             "and it reaches no package index",
             f"Install python{'.'.join(map(str, package.minor))} there, or set PIP_INDEX_URL for its logins.",
@@ -126,7 +126,7 @@ def make_plan(
     unknown = 4 * package.packages.size_bytes
     needed = int(_DISK_SHARE * sum(step.layer.size_bytes if step.layer else unknown for step in missing))
     if missing and facts.disk_bytes < needed + SPARE_DISK_BYTES:
-        return Unfit(
+        return UnfitHost(
             f"{_mb(facts.disk_bytes)} are free for {facts.root}, {_mb(needed + SPARE_DISK_BYTES)} are needed",
             "Make room there, or give another `directory` in the inventory.",
         )

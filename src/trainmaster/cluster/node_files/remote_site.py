@@ -39,8 +39,8 @@ from trainmaster.cluster.node_links import NodeVerdicts
 from trainmaster.control.attempt.system_log import WAIT_S, write_system_log
 from trainmaster.control.attempt.unpublished_checkpoint import noted_restored
 from trainmaster.control.decide.effects import EffectKind
-from trainmaster.control.task.contents import of_nodes
 from trainmaster.control.task.environment import UNBUFFERED
+from trainmaster.control.task.environment_hashes import node_python
 from trainmaster.control.task.gangs import (
     dispensable_of,
     gpus_of,
@@ -183,7 +183,7 @@ class RemoteSite:
 
     def python(self, context: TaskContext) -> str:
         """See `Site.python`."""
-        return of_nodes(context.experiment)
+        return node_python(context.experiment)
 
     def gpus(self, experiment: Experiment, role: str) -> int:
         """See `Site.gpus`."""

@@ -25,7 +25,7 @@ from trainmaster.control.attempt.unpublished_checkpoint import (
 )
 from trainmaster.control.decide.store_verdicts import NoticedAt, StoreVerdict, verdict
 from trainmaster.control.decide.task import Job, PhaseDuration
-from trainmaster.control.task.contents import of_nodes, setup_hash
+from trainmaster.control.task.environment_hashes import node_python, setup_hash
 from trainmaster.control.task.job_context import NodeGoneError, RelayError, TaskContext
 from trainmaster.objects.errors import StoreTrouble, trouble_of
 from trainmaster.spec.errors import (
@@ -223,7 +223,7 @@ def setup_environment(context: TaskContext, images: Images | None) -> None:
     if context.venv is None:
         return
     setup = setup_of(context, context.venv, _PYTHON, image)
-    part = setup_hash(setup.script, of_nodes(context.experiment), context.home.code_directory(context.run))
+    part = setup_hash(setup.script, node_python(context.experiment), context.home.code_directory(context.run))
     try:
         with context.timed("setup", part) as is_new:
             is_new(setup.make(None if images is None else partial(images.set_up, context)))

@@ -25,7 +25,7 @@ from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.data_source import DataSource
 from trainmaster.spec.errors import PublishError, TrainmasterError, UsageError, fails_as, one_line
-from trainmaster.spec.parts import named_places
+from trainmaster.spec.recipe_parts import named_places
 
 #: A server that has not answered by then is not waited for: the task will ask it again.
 _ANSWER_S: Final = 10.0

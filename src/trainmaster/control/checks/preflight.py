@@ -14,9 +14,10 @@ from trainmaster.launchers import get_launcher
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec import DataSource, Experiment, Recipe
 from trainmaster.spec.errors import MissingPartError, RecipeError, TrainmasterError, UsageError, one_line
-from trainmaster.spec.parts import named_places
+from trainmaster.spec.recipe_parts import named_places
 from trainmaster.spec.redaction import has_secret
 from trainmaster.spec.roles import is_requirements
+from trainmaster.spec.units import counted
 
 
 def check_all(*checks: Callable[[], object]) -> None:
@@ -306,7 +307,7 @@ def _idle_gpus(recipe: Recipe) -> Iterator[str]:
         if used < gpus:
             ways = [f"`workers: {gpus}`"] * (distributed.per_node is None)
             ways.append(f"a `per_node` that divides {gpus}" if gpus % there else f"`per_node: {there}`")
-            many = f"{there} worker{'s' * (there != 1)}"
+            many = counted(there, "worker")
             yield (
                 f"{experiment.name}: {used} of the {gpus} GPUs of a machine are used, by {many}; "
                 f"set {' or '.join(ways)}"

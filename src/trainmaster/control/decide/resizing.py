@@ -12,7 +12,7 @@ from typing import Final
 
 from trainmaster.control.decide.adapting import MOST_CHANGES, REST_S, WORTH, Moment, when
 from trainmaster.dataclass import dataclass
-from trainmaster.spec.units import dollars, format_duration
+from trainmaster.spec.units import counted, dollars, format_duration
 
 #: Less than this share of what is left is not worth a change.
 _LEAST: Final = 0.1
@@ -44,8 +44,8 @@ class Outlook:
         >>> Outlook(4, 0, 0.5, 0.6).words, Outlook(1, 2, 1.0, 1.0).words
         ('4 workers', '1 worker and 2 parameter servers')
         """
-        servers = f" and {self.servers} parameter server{'s' * (self.servers != 1)}" if self.servers else ""
-        return f"{self.workers} worker{'s' * (self.workers != 1)}{servers}"
+        servers = f" and {counted(self.servers, 'parameter server')}" if self.servers else ""
+        return f"{counted(self.workers, 'worker')}{servers}"
 
     @property
     def stays(self) -> str:
@@ -206,7 +206,7 @@ def why_change(sizing: Sizing, size: Outlook) -> str:
     where = ""
     if size.machines:
         many, word = abs(size.machines), "more" if size.machines > 0 else "fewer"
-        where = f", on {many} machine{'s' * (many != 1)} {word}"
+        where = f", on {counted(many, 'machine')} {word}"
     late = "it is late: " if sizing.is_late else ""
     return (
         f"{late}it is to go on with {size.words} instead of {sizing.now.words}{where}: a step takes about "

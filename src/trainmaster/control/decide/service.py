@@ -17,6 +17,7 @@ from trainmaster.db.changes import Change, EndpointChange, Note, ReplicaChange
 from trainmaster.db.endpoint_changes import ReplicaState
 from trainmaster.spec.serve import Serve
 from trainmaster.spec.states import EndReason
+from trainmaster.spec.units import counted
 
 #: A proxy may send requests to a replica that drains for a moment, until it hears of it and has counted them.
 LEAST_DRAIN_S: Final = 5.0
@@ -368,8 +369,8 @@ class _Turn:
         if drained_s >= max(self._serve.drain_s, LEAST_DRAIN_S):
             if seen.in_flight:
                 self._note(
-                    f"replica {replica.number} ends with {seen.in_flight} "
-                    f"request{'s' * (seen.in_flight != 1)} in flight: it had {self._serve.drain_s:g} s"
+                    f"replica {replica.number} ends with "
+                    f"{counted(seen.in_flight, 'request')} in flight: it had {self._serve.drain_s:g} s"
                 )
             self._write(replica, state=ReplicaState.GONE)
         elif drained_s >= LEAST_DRAIN_S and not seen.in_flight:

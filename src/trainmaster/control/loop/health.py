@@ -33,8 +33,8 @@ Reach = Callable[[], AbstractContextManager[tuple[str, int]]]
 
 
 @dataclass(slots=True)
-class Heard:
-    """What the checks of one attempt of a replica have seen.
+class ProbeHistory:
+    """Results of the health checks of one attempt of a replica.
 
     Attributes:
         since: when it was asked for the first time, Unix seconds.
@@ -72,10 +72,10 @@ class HealthChecks:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._pool: ThreadPoolExecutor | None = None
-        self._heard: dict[str, Heard] = {}
+        self._heard: dict[str, ProbeHistory] = {}
         self._lock = threading.Lock()
 
-    def ask(self, attempt: str, reach: Reach, how: HealthCheck, *, was_healthy: bool) -> Heard:
+    def ask(self, attempt: str, reach: Reach, how: HealthCheck, *, was_healthy: bool) -> ProbeHistory:
         """Begin a check if one is due; what is known now.
 
         Args:
@@ -88,7 +88,7 @@ class HealthChecks:
         with self._lock:
             heard = self._heard.get(attempt)
             if heard is None:
-                heard = self._heard[attempt] = Heard(
+                heard = self._heard[attempt] = ProbeHistory(
                     now, healthy_at=now if was_healthy else None, late_s=_LATE * how.timeout_s
                 )
             every_s = how.every_s if heard.is_healthy else min(how.every_s, STARTING_EVERY_S)
@@ -109,7 +109,7 @@ class HealthChecks:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _check(self, heard: Heard, reach: Reach, how: HealthCheck) -> None:
+    def _check(self, heard: ProbeHistory, reach: Reach, how: HealthCheck) -> None:
         try:
             said = check(reach, how)
         except Exception as error:  # it is asked again: else it would never be healthy

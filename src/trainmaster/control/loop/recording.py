@@ -54,8 +54,8 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
-    """What attempts run on.
+class AttemptMachine:
+    """The kind of machine that attempts run on.
 
     Attributes:
         offer: name of the instance type, or ``local``.
@@ -73,7 +73,7 @@ class RecordedPhase:
     """A phase of an attempt that comes once, such as its ``setup``.
 
     Attributes:
-        attempt, experiment: whose. took: how long it took. offer: on what; see `Where`. at: Unix seconds.
+        attempt, experiment: whose. took: how long it took. offer: as in `AttemptMachine`. at: Unix seconds.
     """
 
     attempt: str
@@ -110,13 +110,13 @@ class Recorder:
     run: str
     recipe: Recipe
     policies: Mapping[str, Policy]
-    where: Callable[[str], Where]
+    where: Callable[[str], AttemptMachine]
     attempt_directory: Callable[[str, int, int], Path]
     keep: Callable[[Sequence[Recorded]], None]
     keep_phases: Callable[[Sequence[RecordedPhase]], None] = lambda _: None
     facts: RunFacts = field(default_factory=RunFacts)
     _followed: dict[str, _Followed] = field(default_factory=dict, init=False)
-    _durations: list[tuple[Effect, GangStatus, Where]] = field(default_factory=list, init=False)
+    _durations: list[tuple[Effect, GangStatus, AttemptMachine]] = field(default_factory=list, init=False)
     _short: Counter[tuple[str, str]] = field(default_factory=Counter, init=False)
     _traced: Counter[tuple[str, str]] = field(default_factory=Counter, init=False)
     _phases: Counter[tuple[str, str, str, str]] = field(default_factory=Counter, init=False)
@@ -246,7 +246,7 @@ class Recorder:
         followed: _Followed | None,
         directory: Path,
         gang: GangStatus,
-        where: Where,
+        where: AttemptMachine,
         ended_at: float | None,
         now: float,
     ) -> Measurement | None:

@@ -17,7 +17,7 @@ from trainmaster.control.decide.service import (
     decide_service,
     wanted_count,
 )
-from trainmaster.control.loop.health import HealthChecks, Heard
+from trainmaster.control.loop.health import HealthChecks, ProbeHistory
 from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.dataclass import dataclass, field
@@ -251,7 +251,7 @@ class Services:
             return granted[-1]
         return replica.port if replica.attempt == task.attempt else None
 
-    def _heard(self, replica: Replica, task: Task, attempt: str, member: str, port: int) -> Heard:
+    def _heard(self, replica: Replica, task: Task, attempt: str, member: str, port: int) -> ProbeHistory:
         was_ready = replica.attempt == task.attempt and replica.state is not ReplicaState.STARTING
         return self._checks.ask(
             attempt,

@@ -97,7 +97,7 @@ class TaskContext:
             phase: see `PhaseDuration`.
             part: what that is of: the hash of a ``setup``, the name of an image, a URL.
         """
-        from trainmaster.control.task.contents import part_hash
+        from trainmaster.control.task.environment_hashes import part_hash
 
         found: list[bool] = []
         begun = time.monotonic()
@@ -215,7 +215,7 @@ class TaskContext:
         return self.environments[name]
 
     def _venv(self, setup: str) -> Path:
-        from trainmaster.control.task.contents import setup_hash
+        from trainmaster.control.task.environment_hashes import setup_hash
 
         code = self.home.code_directory(self.run)
         return self.home.cache / "environments" / setup_hash(setup, self.site.python(self), code)

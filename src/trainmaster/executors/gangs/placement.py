@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.dataclass import dataclass
+from trainmaster.spec.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
@@ -176,7 +177,7 @@ def lacking(request: Message, nodes: Sequence[LiveNode]) -> str:
         if len(there) == 1:
             among = f"the only node{words} has"
         if gpus > (most := max(node.gpus for node in there)):
-            return f"a node with {gpus} GPU{'s' * (gpus > 1)}; {among} {most}"
+            return f"a node with {counted(gpus, 'GPU')}; {among} {most}"
         if slots > (room := max(node.slots for node in there)) and not per_node:
             return f"a node with {slots:g} slots; {among} {room:g}"
         if per_node and len(alike) > len(there):

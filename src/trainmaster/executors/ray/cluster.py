@@ -25,7 +25,7 @@ from trainmaster.executors.ray.commands import (
 )
 from trainmaster.executors.ray.engine import RayEngine
 from trainmaster.executors.ray.start import STARTED
-from trainmaster.executors.ray.tls import AUTHORITY_FILE, Authority
+from trainmaster.executors.ray.tls import AUTHORITY_FILE, CertificateAuthority
 from trainmaster.spec.errors import ExecutorError
 from trainmaster.spec.private_files import write_private
 
@@ -65,7 +65,7 @@ class RayCluster(RecordedCluster):
         cluster = cls(directory, (), run, stream)
         cluster._enter(nodes)
         if not (directory / _TOKEN).exists():
-            write_private(directory / AUTHORITY_FILE, Authority.make().as_text().encode())
+            write_private(directory / AUTHORITY_FILE, CertificateAuthority.make().as_text().encode())
             write_private(directory / _TOKEN, secrets.token_hex(32).encode())
         cluster._start_node(cluster.head, head_command(cluster.head))
         cluster._record()  # with the ports that it has chosen
@@ -115,7 +115,7 @@ class RayCluster(RecordedCluster):
             self._record()
 
     def _start_node(self, node: ClusterNode, command: list[str]) -> None:
-        authority = Authority.load((self.directory / AUTHORITY_FILE).read_text())
+        authority = CertificateAuthority.load((self.directory / AUTHORITY_FILE).read_text())
         request = {
             "do": "start",
             "port_base": node.port_base,

@@ -27,18 +27,18 @@ def variables(directory: str) -> dict[str, str]:
     }
 
 
-class Authority(SignedKey):
+class CertificateAuthority(SignedKey):
     """Signs the certificates of one cluster, whose nodes trust its own and no other."""
 
     @classmethod
-    def make(cls) -> Authority:
+    def make(cls) -> CertificateAuthority:
         """A new one."""
         with imports_of("ray", "a cluster's key"):
             made = make_signed_key("trainmaster cluster", signs=True)
         return cls(made.key, made.certificate)
 
     @classmethod
-    def load(cls, text: str) -> Authority:
+    def load(cls, text: str) -> CertificateAuthority:
         """The contrary of `as_text`."""
         private, end, certificate = text.partition("-----END PRIVATE KEY-----\n")
         return cls(private + end, certificate)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from trainmaster.providers.aws.client import AwsClient, AwsRefusedError
 from trainmaster.providers.aws.facts import architecture
-from trainmaster.providers.aws.requests import CLUSTER_TAG, AwsRequest, Renter, is_filter, tag_list
+from trainmaster.providers.aws.requests import CLUSTER_TAG, AwsRequest, AwsRequestBuilder, is_filter, tag_list
 from trainmaster.providers.base import BakedImage, NodeRequest
 from trainmaster.providers.capabilities import capabilities_of
 
@@ -32,17 +32,17 @@ class AwsImages:
 
     Args:
         client: to AWS.
-        renter: whose images they are.
+        builder: of requests; it knows whose images they are.
     """
 
-    def __init__(self, client: AwsClient, renter: Renter) -> None:
+    def __init__(self, client: AwsClient, builder: AwsRequestBuilder) -> None:
         self._client = client
-        self._renter = renter
+        self._builder = builder
 
     def wanted(self, request: NodeRequest) -> AwsRequest:
         """Asks for images that have what a request wants, made from the image that it would start from."""
         filters = [
-            is_filter(f"tag:{_BASE_TAG}", self._renter.image(request).name),
+            is_filter(f"tag:{_BASE_TAG}", self._builder.image(request).name),
             is_filter("architecture", architecture(request.instance_type)),
             is_filter("state", "available"),
             *(is_filter(f"tag:{_CONTENT_TAG}{part}", _YES) for part in request.content),
@@ -52,18 +52,18 @@ class AwsImages:
     def found(self, request: NodeRequest) -> list[Mapping[str, Any]]:
         """Those of them whose disk is no larger than the request's, as EC2 describes them."""
         images = self._client.call(self.wanted(request)).get("Images", [])
-        return [one for one in images if _disk_gib(one) <= self._renter.disk_gib(request)]
+        return [one for one in images if _disk_gib(one) <= self._builder.disk_gib(request)]
 
     def bake(self, cluster: str, instance: Mapping[str, Any], image: BakedImage) -> BakedImage:
         """Begin to make an image of a machine; what an earlier call has begun is found by its name."""
         request = NodeRequest("", 1, str(instance["InstanceType"]), image.region)
         machine = hashlib.sha256(str(instance["InstanceId"]).encode()).hexdigest()[:8]
-        name = f"{self._renter.name(cluster)}-{machine}"[:_NAME_CHARACTERS]
+        name = f"{self._builder.name(cluster)}-{machine}"[:_NAME_CHARACTERS]
         if not (found := self._named(name, image.region)):
             tags = {
-                **self._renter.tags(cluster),
+                **self._builder.tags(cluster),
                 "Name": f"trainmaster {image.run}",
-                _BASE_TAG: self._renter.image(request).name,
+                _BASE_TAG: self._builder.image(request).name,
                 _SAVES_TAG: f"{image.saves_s:.0f}",
                 _TEAM_TAG: image.team,
                 **{f"{_CONTENT_TAG}{part}": _YES for part in image.content},
@@ -82,7 +82,7 @@ class AwsImages:
             return image
         made = self._image(found[0], image.region)
         if made.is_ready:  # so that a policy can let us remove what is ours
-            tags = self._renter.tags(cluster)
+            tags = self._builder.tags(cluster)
             self._change(
                 "CreateTags", {"Resources": _snapshots(found[0]), "Tags": tag_list(tags)}, image.region
             )
@@ -119,7 +119,7 @@ class AwsImages:
         mine = is_filter("tag-key", _BASE_TAG)
         return AwsRequest(
             "DescribeImages",
-            {"Owners": ["self"], "Filters": [*self._renter.home_filter(), mine, *filters]},
+            {"Owners": ["self"], "Filters": [*self._builder.home_filter(), mine, *filters]},
             region,
         )
 
@@ -127,7 +127,7 @@ class AwsImages:
         tags = {tag["Key"]: tag["Value"] for tag in described.get("Tags", [])}
         state = str(described.get("State", ""))
         size = _disk_gib(described)
-        monthly = capabilities_of(self._renter.settings.name).billing.snapshot_usd_per_gib_month
+        monthly = capabilities_of(self._builder.settings.name).billing.snapshot_usd_per_gib_month
         return BakedImage(
             id=str(described["ImageId"]),
             region=region,

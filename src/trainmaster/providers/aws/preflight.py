@@ -10,8 +10,8 @@ from trainmaster.providers.aws.client import AwsClient, AwsRefusedError
 from trainmaster.providers.aws.errors import QuotaError
 from trainmaster.providers.aws.facts import quota_code
 from trainmaster.providers.aws.nodes import cores_of, instances_of
-from trainmaster.providers.aws.requests import AwsRequest, Renter
-from trainmaster.providers.aws.site import AwsSite
+from trainmaster.providers.aws.prerequisites import AwsPrerequisites
+from trainmaster.providers.aws.requests import AwsRequest, AwsRequestBuilder
 from trainmaster.providers.base import NodeRequest
 from trainmaster.providers.examining import Finding, found_by
 from trainmaster.spec.errors import ProviderError, UsageError
@@ -28,13 +28,13 @@ class AwsPreflight:
 
     Args:
         client: to AWS.
-        renter: that asks.
+        builder: of requests.
         site: finds images and networks.
     """
 
-    def __init__(self, client: AwsClient, renter: Renter, site: AwsSite) -> None:
+    def __init__(self, client: AwsClient, builder: AwsRequestBuilder, site: AwsPrerequisites) -> None:
         self._client = client
-        self._renter = renter
+        self._builder = builder
         self._site = site
 
     def check(self, requests: Sequence[NodeRequest]) -> list[str]:
@@ -54,7 +54,7 @@ class AwsPreflight:
             zone = request.zone or self._site.zones(request.region)[0]
             answers = {**self._site.image(request), **self._site.subnet(request.region, zone)}
             # What differs in nothing that permissions look at is asked once.
-            placement = self._renter.wants_placement(request)
+            placement = self._builder.wants_placement(request)
             kind = (request.region, request.instance_type, request.spot, placement)
             if kind not in asked:
                 asked.add(kind)
@@ -124,7 +124,7 @@ class AwsPreflight:
             )
 
     def _check_permissions(self, request: NodeRequest, zone: str, answers: Mapping[str, str]) -> None:
-        for call in self._renter.permission_checks(_CLUSTER, request, zone):
+        for call in self._builder.permission_checks(_CLUSTER, request, zone):
             try:
                 self._client.try_call(call.resolved(answers))
             except AwsRefusedError as refused:

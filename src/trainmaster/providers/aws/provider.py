@@ -30,16 +30,16 @@ from trainmaster.providers.aws.nodes import (
     tags_of,
 )
 from trainmaster.providers.aws.preflight import AwsPreflight
+from trainmaster.providers.aws.prerequisites import AwsPrerequisites
 from trainmaster.providers.aws.requests import (
     ANY_ZONE,
     CLUSTER_TAG,
     LEASE_FORMAT,
     AwsRequest,
-    Renter,
+    AwsRequestBuilder,
     host_key_answers,
 )
 from trainmaster.providers.aws.settings import AwsSettings
-from trainmaster.providers.aws.site import AwsSite
 from trainmaster.providers.aws.team_login import TEAM_LOGIN, settings_of
 from trainmaster.providers.base import BakedImage, NoCapacityError, Node, NodeRequest, ProviderPlace
 from trainmaster.providers.dead_man_switch import deadman_script
@@ -102,10 +102,10 @@ class AwsProvider:
         self._sleep = sleep
         self._clock = clock
         self._memory = AwsLedger(place.directory(settings.name), place.saved)
-        self._renter = Renter(place.identity, settings)
+        self._builder = AwsRequestBuilder(place.identity, settings)
         self._client = AwsClient(settings, sleep, clock)
-        self._site = AwsSite(self._client, self._renter, self._memory)
-        self._images = AwsImages(self._client, self._renter)
+        self._site = AwsPrerequisites(self._client, self._builder, self._memory)
+        self._images = AwsImages(self._client, self._builder)
         self._failures: list[CapacityFailure] = []
 
     def close(self) -> None:
@@ -115,11 +115,11 @@ class AwsProvider:
     def preflight(self, requests: Sequence[NodeRequest]) -> list[str]:
         """See `Provider`."""
         checked = [self._checked(request) for request in requests]
-        return AwsPreflight(self._client, self._renter, self._site).check(checked)
+        return AwsPreflight(self._client, self._builder, self._site).check(checked)
 
     def examine(self, builds: Mapping[str, str]) -> list[Finding]:
         """See `Examined`. A security group of ours lets the machines of a cluster reach each other."""
-        found = AwsPreflight(self._client, self._renter, self._site).examine(self.name)
+        found = AwsPreflight(self._client, self._builder, self._site).examine(self.name)
         return [*found, clock_finding(self._client.clock.ahead_s, "AWS"), *unseen_drivers(builds)]
 
     def dry_run(self, cluster: str, requests: Sequence[NodeRequest]) -> list[dict[str, Any]]:
@@ -128,7 +128,7 @@ class AwsProvider:
         for request in map(self._checked, requests):
             zone = request.zone or ANY_ZONE
             steps = [
-                self._renter.find_nodes(request.region, cluster, self._renter.token(request)),
+                self._builder.find_nodes(request.region, cluster, self._builder.token(request)),
                 *self._site.plan(cluster, request, zone),
                 self._run_request(cluster, request),
             ]
@@ -139,7 +139,7 @@ class AwsProvider:
     def acquire(self, cluster: str, request: NodeRequest) -> list[Node]:
         """See `Provider`. Without a zone, the region's zones are tried, those that failed lately last."""
         request = self._checked(request)
-        region, token = request.region, self._renter.token(request)
+        region, token = request.region, self._builder.token(request)
         self._memory.add_region(region)
         if found := self._find_all(region, cluster, token, request.count):
             return self._nodes(cluster, found, {})
@@ -201,7 +201,7 @@ class AwsProvider:
             # By EC2's clock, as what reaps reads it: other clocks may differ from ours by hours.
             until = datetime.fromtimestamp(self._client.clock.now() + lease_s, UTC).strftime(LEASE_FORMAT)
             try:
-                self._client.try_call(self._renter.tag_lease(region, live, until), settle=False)
+                self._client.try_call(self._builder.tag_lease(region, live, until), settle=False)
             except AwsRefusedError as refused:
                 log.info("the lease of %s is not written down: %s", cluster, refused)
 
@@ -315,25 +315,25 @@ class AwsProvider:
         return replace(request, region=request.region or self._client.region)
 
     def _run_request(self, cluster: str, request: NodeRequest) -> AwsRequest:
-        script = deadman_script(request.lease_s, self._renter.image(request).user)
-        return self._renter.run(cluster, request, request.zone or ANY_ZONE, script)
+        script = deadman_script(request.lease_s, self._builder.image(request).user)
+        return self._builder.run(cluster, request, request.zone or ANY_ZONE, script)
 
     def _zones(self, cluster: str, request: NodeRequest) -> list[str]:
         if request.zone:
             return [request.zone]
         zones = zones_in_order(self._site.zones(request.region), self._failures, self._clock())
-        before = self._memory.attempt(cluster, self._renter.token(request))
+        before = self._memory.attempt(cluster, self._builder.token(request))
         # A call whose answer was lost is repeated as it was.
         return sorted(zones, key=lambda zone: zone != before)
 
     def _rent(self, cluster: str, request: NodeRequest, zone: str) -> list[Mapping[str, Any]]:
-        region, token = request.region, self._renter.token(request)
+        region, token = request.region, self._builder.token(request)
         run = self._run_request(cluster, request)
         for _ in range(_SEND_AGAIN):
             answers = {
                 **self._site.prepare(cluster, replace(request, zone=zone), zone),
                 "subnet.AvailabilityZone": zone,
-                "subnet.ClientToken": self._renter.client_token(cluster, request, zone),
+                "subnet.ClientToken": self._builder.client_token(cluster, request, zone),
                 **host_key_answers(*self._memory.host_key(cluster, token)),
             }
             self._memory.set_attempt(cluster, token, zone)
@@ -374,7 +374,7 @@ class AwsProvider:
     # --- looking -----------------------------------------------------------------------------------
 
     def _instances(self, region: str, cluster: str = "", token: str = "") -> Iterator[Mapping[str, Any]]:
-        for page in self._client.pages(self._renter.find_nodes(region, cluster, token)):
+        for page in self._client.pages(self._builder.find_nodes(region, cluster, token)):
             yield from instances_of(page)
 
     def _find_all(self, region: str, cluster: str, token: str, asked: int) -> list[Mapping[str, Any]]:
@@ -401,7 +401,7 @@ class AwsProvider:
         if not rented:
             return {}
         try:
-            return notices_of(self._client.try_call(self._renter.find_notices(region, rented)))
+            return notices_of(self._client.try_call(self._builder.find_notices(region, rented)))
         except AwsRefusedError as refused:
             log.warning("whether spot machines of %s will be taken back is not told: %s", region, refused)
             return {}
@@ -424,7 +424,7 @@ class AwsProvider:
 
     def _user(self, instance: Mapping[str, Any]) -> str:
         asked = NodeRequest("", 1, str(instance.get("InstanceType", "")))
-        return self._renter.image(asked).user
+        return self._builder.image(asked).user
 
     # --- giving back -------------------------------------------------------------------------------
 

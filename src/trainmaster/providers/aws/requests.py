@@ -124,8 +124,8 @@ def host_key_answers(private: str, public: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Renter:
-    """Whose machines they are, and how they are asked for: builds every request.
+class AwsRequestBuilder:
+    """Builds the requests of a home to EC2, with the tags that say whose machines they are.
 
     Attributes:
         home: identity of the home; all is tagged with it, and touched only with its tag.

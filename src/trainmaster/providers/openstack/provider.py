@@ -14,6 +14,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from trainmaster.providers.answer_cache import cached_answer
 from trainmaster.providers.base import (
     CLOCKS_DIFFER_S,
     NoCapacityError,
@@ -27,7 +28,6 @@ from trainmaster.providers.catalogue import Catalogue
 from trainmaster.providers.cluster_ledger import AskedMachines, KnownCluster, KnownMachine
 from trainmaster.providers.dead_man_switch import deadman_script
 from trainmaster.providers.examining import Finding, clock_finding, found_by, unseen_drivers
-from trainmaster.providers.kept_answer import kept_answer
 from trainmaster.providers.ledger_provider import LedgerProvider, SeenMachine, check_requests
 from trainmaster.providers.openstack import answers
 from trainmaster.providers.openstack.answers import CLUSTER, HOME, TOKEN, UNTIL, Flavor, Server
@@ -74,7 +74,7 @@ def catalogue_of(
     settings = OPENSTACK.read(root, environ)
     login = read_login(settings.cloud, environ)
     file = root / "providers" / OPENSTACK.provider / "flavors.json"
-    flavors = kept_answer(
+    flavors = cached_answer(
         file,
         list[Flavor],
         f"{login.name} {login.url} {login.region} {settings.flavors}",
@@ -208,7 +208,7 @@ class OpenstackProvider(LedgerProvider):
 
         self._self_deletion.check()
         who = f"{self._login.url} {self._client.said['user']['id']}"
-        kept_answer(self._memory.directory / "self-deletion.json", list[str], who, _TRIED_OLD_S, ask)
+        cached_answer(self._memory.directory / "self-deletion.json", list[str], who, _TRIED_OLD_S, ask)
 
     def self_deletion_script(self, node: Node) -> str:
         """See `BringsSelfDeletion`."""

@@ -301,7 +301,7 @@ class RayProvider(LedgerProvider):
 
     def renew(self, cluster: str, lease_s: float) -> None:
         """See `Provider`. Machines' own switches are renewed by their actors; this is for what reaps."""
-        self._proxy.lend()  # this process goes on
+        self._proxy.share()  # this process goes on
         if self._memory.of(cluster).asked:
             self._tell(cluster, "renew", self._clock() + lease_s, lease_s)
 
@@ -354,7 +354,7 @@ def look_findings(
     """What processes on nodes have seen.
 
     Args:
-        seen: what `looks` of the guest says.
+        seen: what `RayProxyServer.looks` says.
         ahead_s: how far the clock of what speaks with Ray is ahead of ours.
         scratch: where ours is to lie.
         builds: versions of CUDA by what was built for them.

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.providers.answer_cache import cached_answer
 from trainmaster.providers.base import (
     CLOCKS_DIFFER_S,
     NoCapacityError,
@@ -31,7 +32,6 @@ from trainmaster.providers.base import (
 from trainmaster.providers.catalogue import Catalogue
 from trainmaster.providers.cluster_ledger import AskedMachines, KnownCluster, KnownMachine
 from trainmaster.providers.examining import Finding, clock_finding, refused, unseen_drivers
-from trainmaster.providers.kept_answer import kept_answer
 from trainmaster.providers.ledger_provider import LedgerProvider, SeenMachine
 from trainmaster.providers.own_settings import shown_variable
 from trainmaster.providers.sent_settings import SentSettings, sent_of_site
@@ -112,7 +112,7 @@ def catalogue_of(
             with contextlib.closing(slurm_provider(place)) as provider:
                 return provider.weights()
 
-        weights = kept_answer(
+        weights = cached_answer(
             file, BillingWeights, settings.login, billing.OLD_S, ask, partial(billing.priced, settings)
         )
         settings = billing.priced(settings, weights)

@@ -49,7 +49,7 @@ def go_on_here(service: Service, environ: Mapping[str, str], tell: Callable[[str
         tell: shows a line to the user.
         run: its id.
     """
-    from trainmaster.service.driving.dialling import check_provider
+    from trainmaster.service.driving.provider_connection import check_provider
 
     def is_taken() -> bool:
         return service.database.run_row(run)["away"] is None and service.is_taken(run)

@@ -40,7 +40,7 @@ from trainmaster.service.teams.team_budget import OWNER, Budgets
 from trainmaster.spec.clocks import boot_s, steady_s
 from trainmaster.spec.errors import StoreError
 from trainmaster.spec.facts import Fact, RunFacts
-from trainmaster.spec.parts import named_places
+from trainmaster.spec.recipe_parts import named_places
 from trainmaster.spec.states import State
 from trainmaster.spec.topics import ADAPTED
 

@@ -12,7 +12,7 @@ from trainmaster.control.attempt.local_site import LocalSite
 from trainmaster.control.decide.budget import Meter
 from trainmaster.control.decide.task import Policy
 from trainmaster.control.loop.loading import load_policies
-from trainmaster.control.loop.recording import Where
+from trainmaster.control.loop.recording import AttemptMachine
 from trainmaster.control.loop.surroundings import Clusters, OwnMachine
 from trainmaster.control.task.environment import base_environment
 from trainmaster.control.task.gangs import slots_of
@@ -25,8 +25,8 @@ from trainmaster.service.quotes.history import histories
 from trainmaster.service.teams.team_budget import Allowance, Budgets
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.clocks import steady_s
-from trainmaster.spec.parts import named_places
 from trainmaster.spec.places import IN_TIME_S
+from trainmaster.spec.recipe_parts import named_places
 from trainmaster.spec.states import EndReason
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class ExecutionBackend:
     nodes: ClusterExecutor | None = None
     allowance: Allowance | None = None
     costs: ClusterCosts | None = None
-    where: Callable[[str], Where] | None = None
+    where: Callable[[str], AttemptMachine] | None = None
     finish: Callable[[Controller], None] = lambda _: None
 
 

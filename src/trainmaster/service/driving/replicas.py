@@ -27,8 +27,8 @@ from trainmaster.objects import ObjectStore
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import NotFoundError, PublishError, fails_as
-from trainmaster.spec.parts import named_places
 from trainmaster.spec.private_files import make_private, write_private
+from trainmaster.spec.recipe_parts import named_places
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from trainmaster.service.teams.team_budget import OWNER, OverBudgetError
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import PublishError, StoreError, UsageError
 from trainmaster.spec.facts import Approval
-from trainmaster.spec.parts import named_places, with_total
+from trainmaster.spec.recipe_parts import named_places, with_total
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.states import FINISHED, EndReason, State
 from trainmaster.spec.trigger import needs_server
@@ -213,7 +213,7 @@ def resume(
             raise UsageError(error.args[0], hint) from error
         raise
     if not capabilities_of(recipe.provider).is_here and not is_driven(row, opened.database.clock_s()):
-        from trainmaster.service.driving.dialling import check_provider
+        from trainmaster.service.driving.provider_connection import check_provider
 
         for place in named_places(recipe):
             check_provider(place, opened.place(place, environ, home))

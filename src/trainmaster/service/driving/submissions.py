@@ -26,8 +26,8 @@ from trainmaster.service.uploads.code_uploads import CodeUploads
 from trainmaster.service.users.caller import Caller, ForbiddenError, Wallet
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import RunError, StoreError, UsageError
-from trainmaster.spec.parts import in_place, named_places
 from trainmaster.spec.private_files import make_private
+from trainmaster.spec.recipe_parts import in_place, named_places
 from trainmaster.spec.recipe_source import own_configuration
 
 if TYPE_CHECKING:

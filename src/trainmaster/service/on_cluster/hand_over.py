@@ -43,7 +43,7 @@ from trainmaster.service.quotes.history import device_of
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
-from trainmaster.spec.parts import named_places
+from trainmaster.spec.recipe_parts import named_places
 from trainmaster.spec.states import State
 from trainmaster.transport.base import Transport
 

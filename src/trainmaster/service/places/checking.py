@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.places.place import no_place, places_of, refused_place
 from trainmaster.spec.errors import TrainmasterError
-from trainmaster.spec.parts import in_place, part_of
+from trainmaster.spec.recipe_parts import in_place, part_of
 
 if TYPE_CHECKING:
     from trainmaster.service.service import Service

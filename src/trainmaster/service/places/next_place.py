@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trainmaster.service.places.place import Place, asked_place, halved
 from trainmaster.service.places.settling import tell_fewer
-from trainmaster.spec.parts import as_written, in_place, on_fewer
+from trainmaster.spec.recipe_parts import as_written, in_place, on_fewer
 
 if TYPE_CHECKING:
     from trainmaster.service.open_home import OpenHome

@@ -131,7 +131,7 @@ def _rented_place(service: OpenHome, recipe: Recipe, environ: Mapping[str, str])
     from trainmaster.cluster.renting.plan import words
     from trainmaster.providers import get_provider
     from trainmaster.providers.base import CountsFree, Queue
-    from trainmaster.service.driving.dialling import check_provider
+    from trainmaster.service.driving.provider_connection import check_provider
     from trainmaster.service.quotes.worker_counts import with_fewest
     from trainmaster.service.renting.cheapest import plans_of
     from trainmaster.service.renting.kept_clusters import warm_clusters

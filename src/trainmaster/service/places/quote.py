@@ -25,7 +25,7 @@ from trainmaster.service.renting.cheapest import plans_of
 from trainmaster.service.service import Service
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import TrainmasterError, UsageError, one_line
-from trainmaster.spec.parts import parted, with_limits
+from trainmaster.spec.recipe_parts import parts_by_place, with_limits
 
 #: Before the tasks, and after them: once for each place, however many tasks it has.
 _BEFORE: Final = ("machines", "image", "setup")
@@ -76,7 +76,7 @@ def quote_in_places(
     recipe, options, parts = with_fewest(settled), options or QuoteOptions(), list[_QuotedPart]()
     plans, quote = plans or plans_of(seen.service, recipe, seen.environ), quote or seen.quote_part
     measured = set[str]()  # again, once for all places
-    for bare in parted(recipe):
+    for bare in parts_by_place(recipe):
         if all(each.serve is not None for each in bare.experiments.values()):
             continue  # it has no end
         one, machines = _planned(bare, plans)

@@ -33,7 +33,14 @@ from trainmaster.service.places.table import (
 from trainmaster.service.quotes.worker_counts import with_fewest, with_workers
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import TrainmasterError
-from trainmaster.spec.parts import in_place, named_places, on_fewer, part_of, plannable_again, with_limits
+from trainmaster.spec.recipe_parts import (
+    in_place,
+    named_places,
+    on_fewer,
+    part_of,
+    plannable_again,
+    with_limits,
+)
 
 if TYPE_CHECKING:
     from trainmaster.service.places.spread import QuotedSpread

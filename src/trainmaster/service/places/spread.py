@@ -15,7 +15,7 @@ from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.quotes.quote_record import run_end_s
 from trainmaster.service.quotes.worker_counts import with_workers
 from trainmaster.spec import Recipe
-from trainmaster.spec.parts import with_limits
+from trainmaster.spec.recipe_parts import with_limits
 from trainmaster.spec.units import dollars, format_duration
 
 

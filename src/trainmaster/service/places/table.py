@@ -19,8 +19,8 @@ from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.objective import Objective
-from trainmaster.spec.parts import in_place
 from trainmaster.spec.places import IN_TIME_S
+from trainmaster.spec.recipe_parts import in_place
 from trainmaster.spec.units import format_duration
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trainmaster.advisor.quote.forecast import ExperimentProgress, Overhead, PlaceNow
     from trainmaster.advisor.quote.interval import Interval
     from trainmaster.control.decide.resizing import Outlook
-    from trainmaster.control.loop.recording import Where
+    from trainmaster.control.loop.recording import AttemptMachine
     from trainmaster.control.loop.run_state import ExperimentState, Task
     from trainmaster.control.measure.progress import TaskProgress
     from trainmaster.control.measure.run_phases import Span
@@ -168,7 +168,7 @@ def doing_of(
     experiment: ExperimentState,
     progress: Mapping[tuple[str, int], TaskProgress],
     now: float,
-    where: Callable[[Task], Where] | None = None,
+    where: Callable[[Task], AttemptMachine] | None = None,
     *,
     has_length: bool = True,
 ) -> ExperimentProgress:

@@ -14,7 +14,7 @@ from sqlalchemy.engine import RowMapping
 from trainmaster.advisor.model.intervals import median
 from trainmaster.artifacts import take_snapshot
 from trainmaster.control.decide.task import Policy
-from trainmaster.control.loop.recording import Recorded, RecordedPhase, Recorder, Where
+from trainmaster.control.loop.recording import AttemptMachine, Recorded, RecordedPhase, Recorder
 from trainmaster.control.task.layout import Home
 from trainmaster.dataclass import dataclass, field
 from trainmaster.db import Database, NewMeasurement
@@ -31,7 +31,7 @@ from trainmaster.service.quotes.home_load import HomeLoad, PastDuration
 from trainmaster.spec import Experiment, Recipe, Strategy
 from trainmaster.spec.errors import StoreError, TrainmasterError
 from trainmaster.spec.facts import RunFacts
-from trainmaster.spec.parts import named_places
+from trainmaster.spec.recipe_parts import named_places
 from trainmaster.spec.until import Until
 
 if TYPE_CHECKING:
@@ -412,7 +412,7 @@ def make_recorder(
     snapshot: Path,
     machine: NodeCapacity,
     policies: Mapping[str, Policy],
-    where: Callable[[str], Where] | None = None,
+    where: Callable[[str], AttemptMachine] | None = None,
     facts: RunFacts | None = None,
 ) -> Recorder:
     """What keeps the measurements of a run that is driven here.
@@ -458,7 +458,7 @@ def make_recorder(
         run=run,
         recipe=recipe,
         policies=policies,
-        where=where or (lambda _: Where("local", machine.cores)),
+        where=where or (lambda _: AttemptMachine("local", machine.cores)),
         attempt_directory=lambda experiment, task, attempt: (
             home.attempt(run, experiment, task, attempt).directory
         ),

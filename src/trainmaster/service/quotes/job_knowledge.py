@@ -319,7 +319,7 @@ class JobKnowledge:
         Raises:
             UsageError: code, data or secrets are not there.
         """
-        from trainmaster.service.driving.dialling import check_provider
+        from trainmaster.service.driving.provider_connection import check_provider
 
         for note in self._service.check_inputs(recipe, environ, measures=True):
             self._tell(f"note: {note}")

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.decide.budget import USUAL_LEASE_S
-from trainmaster.control.task.contents import content_of, of_nodes, part_hash, setup_hash
+from trainmaster.control.task.environment_hashes import environment_hashes, node_python, part_hash, setup_hash
 from trainmaster.dataclass import dataclass
 from trainmaster.db import Database, NewMeasurement
 from trainmaster.db.quote_rows import phase_of
@@ -24,7 +24,7 @@ from trainmaster.service.quotes.home_load import HomeLoad, PastDuration
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.frameworks import DEFAULT_ENGINE
-from trainmaster.spec.parts import named_places
+from trainmaster.spec.recipe_parts import named_places
 from trainmaster.spec.units import format_duration
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def phases_of(
             images = [one for one in HomeImages(service, environ).listed(recipe.provider) if one["is_ready"]]
     phases = {}
     for name, each in recipe.experiments.items():
-        wanted = set(content_of([each], code, service.team or ""))
+        wanted = set(environment_hashes([each], code, service.team or ""))
         fitting = {
             (one["provider"], one["region"]): one["id"]
             for one in reversed(images)  # the newest counts
@@ -169,7 +169,7 @@ def _histories(
     if experiment.container is not None:
         parts.append(("image", part_hash(experiment.container), None))
     if experiment.setup is not None:
-        own = setup_hash(experiment.setup, of_nodes(experiment), code)
+        own = setup_hash(experiment.setup, node_python(experiment), code)
         is_made = _is_made(service, experiment, code) if is_here else None
         parts.append(("setup", part_hash(own), is_made))
     brought = (each for each in experiment.data.values() if not is_here or each.directory is None)
@@ -248,7 +248,7 @@ def brought_by(service: OpenHome, run: str, experiments: Iterable[str]) -> froze
         row = service.database.run_row(run)
         recipe, code = service.replicas.recipe(row), service.replicas.code(row)
         own = [recipe.experiments[name] for name in experiments if name in recipe.experiments]
-        return frozenset(content_of(own, code))
+        return frozenset(environment_hashes(own, code))
     return frozenset()
 
 

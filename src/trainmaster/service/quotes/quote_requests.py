@@ -26,7 +26,7 @@ from trainmaster.service.quotes.measuring_runs import MeasuringRun, measuring_ru
 from trainmaster.service.quotes.quote_ask import QuoteAsk
 from trainmaster.service.server_loops import ServerLoop, is_passing
 from trainmaster.service.users.access import Access
-from trainmaster.service.users.caller import Caller, Maker
+from trainmaster.service.users.caller import Caller, Creator
 from trainmaster.service.users.caller import caller as make_caller
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import (
@@ -336,7 +336,7 @@ class QuoteRequests(ServerLoop):
         request = json.loads(row["request"])
         account, token = request.get(_ASKER, (None, None))
         asker = Access(self._service.database).still(
-            Maker(row["asked_by"], account, token, row["team"] or None)
+            Creator(row["asked_by"], account, token, row["team"] or None)
         )
         for scope in request.get("scopes", ["run"]):
             asker.need(scope)

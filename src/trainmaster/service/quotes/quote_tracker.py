@@ -45,7 +45,7 @@ from trainmaster.spec.topics import QUOTE_BOUND
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.forecast import ExperimentProgress, Overhead
     from trainmaster.control.decide.resizing import Outlook
-    from trainmaster.control.loop.recording import Where
+    from trainmaster.control.loop.recording import AttemptMachine
     from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
     from trainmaster.control.measure.progress import TaskProgress
     from trainmaster.control.measure.run_phases import Span
@@ -107,7 +107,7 @@ class QuoteTracker:
         score: Callable[[str], str] = lambda _: "",
         beside: Callable[[], Mapping[str, Overhead]] = dict,
         promised: Callable[[], None] = lambda: None,
-        where: Callable[[str], Where] | None = None,
+        where: Callable[[str], AttemptMachine] | None = None,
         told_before: Collection[str] = (),
         load: float | None = None,
         others_s: Callable[[], Sequence[float]] | None = None,
@@ -319,7 +319,7 @@ class QuoteTracker:
         ):
             self._read_histories()
 
-    def _of_task(self, task: Task) -> Where:
+    def _of_task(self, task: Task) -> AttemptMachine:
         """What a task runs on."""
         if self._where is None:
             return self._place.where(task.experiment)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainmaster.control.loop.recording import Where
+from trainmaster.control.loop.recording import AttemptMachine
 from trainmaster.executors.capacity import detect_capacity
 
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ class RunPlace:
         self._costs = costs
         self._cores: int | None = None
 
-    def where(self, experiment: str) -> Where:
+    def where(self, experiment: str) -> AttemptMachine:
         """What its attempts run on; where they spread over several places, in the first one."""
         if self._costs is None:
             if self._cores is None:
                 self._cores = detect_capacity().cores  # they stay, and this is asked each few seconds
-            return Where("local", self._cores)
+            return AttemptMachine("local", self._cores)
         from trainmaster.service.cluster_costs import where_in
 
         return where_in(self._costs, experiment)

@@ -23,7 +23,7 @@ from trainmaster.service.renting.offer import RentalOffer, offer_of
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.objective import Objective
-from trainmaster.spec.parts import parted
+from trainmaster.spec.recipe_parts import parts_by_place
 from trainmaster.spec.units import dollars, enough_dollars
 
 _ONE_PLACE: Final = "it is chosen by only for runs in one place; these machines are the cheapest of each"
@@ -47,7 +47,7 @@ def offer_of_parts(
         UsageError: one of them has not what is asked for, or ``budget`` allows nothing.
     """
     plans, placed, notes = list[ClusterPlan](), recipe, tuple[str, ...]()
-    for part in parted(recipe):
+    for part in parts_by_place(recipe):
         # A gang that was planned elsewhere, too, has as many members on each machine there.
         part = part.model_copy(update={"experiments": _placed_before(part, placed)})
         offers = candidate_offers_of(part, service, environ, today)
@@ -63,7 +63,7 @@ def offer_of_parts(
 
 def left_out_of_parts(recipe: Recipe) -> list[str]:
     """What is said in a recipe and chooses nothing, as its experiments are in several places."""
-    if len(parted(recipe)) < 2:
+    if len(parts_by_place(recipe)) < 2:
         return []
     found, left = list[str](), [name for name, each in recipe.experiments.items() if not each.picks]
     if recipe.objective != Objective() and left:

@@ -20,7 +20,7 @@ from trainmaster.control.checks.preflight import (
 )
 from trainmaster.executors.capacity import detect_capacity
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.service.driving.dialling import check_provider
+from trainmaster.service.driving.provider_connection import check_provider
 from trainmaster.service.models.starting_models import with_versions
 from trainmaster.service.quotes.candidate_offers import CandidateOffers, candidate_offers_of
 from trainmaster.service.quotes.quote_options import QuoteOptions
@@ -37,7 +37,7 @@ from trainmaster.service.renting.kept_clusters import on_warm, warm_clusters
 from trainmaster.service.renting.offer import RentalOffer, offer_of
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError, one_line
-from trainmaster.spec.parts import parted
+from trainmaster.spec.recipe_parts import parts_by_place
 
 if TYPE_CHECKING:
     from trainmaster.service.quotes.quote_service import Quoter
@@ -78,7 +78,7 @@ def plan_run(
         InterruptedByUser: while measuring.
     """
     today, options = datetime.now(UTC).date(), QuoteOptions(keep_s=keep_s)
-    if len(parted(recipe)) > 1:
+    if len(parts_by_place(recipe)) > 1:
         from trainmaster.service.places.quote import estimate_in_places
 
         offer = offer_of_parts(service, with_fewest(recipe), environ, today, allow_stale=allow_stale)
@@ -157,6 +157,6 @@ def check_run(
         return notes
     check_all(*checks, lambda: check_parts(probe))
     offer = offer_of_parts(service, probe, environ, datetime.now(UTC).date())
-    for part in parted(probe):
+    for part in parts_by_place(probe):
         check_provider(part.provider, service.place(part.provider, environ), dials=False)
     return [*notes, *recipe_notes(probe), *left_out_of_parts(recipe), *offer.notes]

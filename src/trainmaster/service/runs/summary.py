@@ -23,6 +23,7 @@ from trainmaster.spec.facts import Approval, AwaitedApproval, QueuedMachines
 from trainmaster.spec.plain_json import parsed_json
 from trainmaster.spec.states import WHOLE, EndReason, State
 from trainmaster.spec.topics import ADAPTED, GATE_SAID, MODEL_PROMOTED, NOT_PROMOTED, OUTPUT_LOST
+from trainmaster.spec.units import counted
 from trainmaster.spec.until import stored_end
 
 if TYPE_CHECKING:
@@ -271,7 +272,7 @@ def _places_words(experiment: str, places: Sequence[str], tasks: Mapping[str, in
     'train at hosts (4 tasks) and aws (1 task)'
     """
     counts = {place: tasks.get(place, 0) for place in places if len(places) > 1 and tasks}
-    told = {place: f" ({count} task{'s' * (count != 1)})" for place, count in counts.items()}
+    told = {place: f" ({counted(count, 'task')})" for place, count in counts.items()}
     return f"{experiment} at {' and '.join(place + told.get(place, '') for place in places)}"
 
 

@@ -270,13 +270,13 @@ class RunRemoval:
 
     def _environments(self, row: RowMapping) -> set[str]:
         """Names of the environments that its `setup` may have made on this machine."""
-        from trainmaster.control.task.contents import of_nodes, setup_hash
+        from trainmaster.control.task.environment_hashes import node_python, setup_hash
 
         code = self._opened.home.snapshots / Path(row["code_path"]).name
         found = set()
         with suppress(TrainmasterError, OSError):
             for each in stored_recipe(row).experiments.values():
-                for python in (sys.version, of_nodes(each)):
+                for python in (sys.version, node_python(each)):
                     found |= {setup_hash(each.setup, python, code)} if each.setup is not None else set()
         return found
 

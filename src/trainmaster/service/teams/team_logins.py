@@ -27,8 +27,8 @@ from trainmaster.providers.team_login import collected, has_logins, login_kind, 
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.teams.team_secrets import LOGIN, sealing_place
 from trainmaster.spec.errors import NotFoundError, UsageError
-from trainmaster.spec.parts import named_places
 from trainmaster.spec.private_files import make_private
+from trainmaster.spec.recipe_parts import named_places
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,9 +20,9 @@ from trainmaster.service.teams.wallet import checked_at_most
 from trainmaster.service.users.caller import (
     SCOPES,
     Caller,
+    Creator,
     Credential,
     ForbiddenError,
-    Maker,
     TooOftenError,
     UnknownCallerError,
     caller_now,
@@ -126,7 +126,7 @@ class Access:
                 found[each] = caller_now(row, token, standing, each.team, self._has_team)
         return found
 
-    def left_by(self, makers: Collection[Maker]) -> dict[Maker, Caller | AccessError]:
+    def left_by(self, makers: Collection[Creator]) -> dict[Creator, Caller | AccessError]:
         """What may be done now for those who have made something that goes on without them; else why not.
 
         Account and token must both be good, and both bind it. A handful of queries for all.
@@ -135,7 +135,7 @@ class Access:
         tokens = access.tokens_by_name(self._database, used)
         names = {maker.account for maker in makers if maker.account is not None}
         standings, now = accounts.standings(self._database, names), self._database.clock_s()
-        found: dict[Maker, Caller | AccessError] = {}
+        found: dict[Creator, Caller | AccessError] = {}
         for maker in makers:
             row: Mapping[Any, Any] = {
                 "name": maker.name,
@@ -158,7 +158,7 @@ class Access:
                 )
         return found
 
-    def still(self, maker: Maker) -> Caller:
+    def still(self, maker: Creator) -> Caller:
         """What may be done now for who has made something.
 
         Raises:

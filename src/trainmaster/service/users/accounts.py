@@ -14,7 +14,7 @@ from trainmaster.db import Database, access
 from trainmaster.db import accounts as db
 from trainmaster.db.row_values import columns
 from trainmaster.service.users.access import TOKEN_S, Access, check_lasts, check_name, digest_of
-from trainmaster.service.users.caller import ROLES, Caller, ForbiddenError, Maker, no_team
+from trainmaster.service.users.caller import ROLES, Caller, Creator, ForbiddenError, no_team
 from trainmaster.spec.errors import AccessError, NotFoundError, UsageError, fails_as
 
 #: 7 days.
@@ -309,7 +309,7 @@ class Accounts:
             UsageError: saying why.
         """
         token = row["made_with"]
-        maker = Maker(row["invited_by"] or token or "owner", row["invited_by"], token, row["team"])
+        maker = Creator(row["invited_by"] or token or "owner", row["invited_by"], token, row["team"])
         with fails_as("who made this invite may not invite any more", "Ask for a new one.", on=AccessError):
             _check_role(row["role"], Access(self._database).still(maker))
 

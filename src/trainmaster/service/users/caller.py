@@ -57,8 +57,8 @@ class TooOftenError(TrainmasterError):
 
 
 @dataclass(frozen=True, slots=True)
-class Maker:
-    """By whom something was made that goes on without him, and with what.
+class Creator:
+    """Who made something that goes on without a connection (a workflow, say), and with which token.
 
     Attributes:
         name: of the user or service account; of the token if it has none.
@@ -128,9 +128,9 @@ class Caller:
         return None if self.sees_all else self.roles or [self.team or NO_TEAM]
 
     @property
-    def maker(self) -> Maker:
+    def maker(self) -> Creator:
         """As it is written down with what goes on without him."""
-        return Maker(self.name, self.account, self.token, self.team)
+        return Creator(self.name, self.account, self.token, self.team)
 
     @property
     def own(self) -> tuple[str | None, ...]:

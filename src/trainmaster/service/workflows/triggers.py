@@ -22,7 +22,7 @@ from trainmaster.service.driving.submissions import RunRequest, Start, Submissio
 from trainmaster.service.server_loops import ServerLoop
 from trainmaster.service.teams.team_volumes import volumes_url
 from trainmaster.service.users.access import Access
-from trainmaster.service.users.caller import Caller, Maker, caller
+from trainmaster.service.users.caller import Caller, Creator, caller
 from trainmaster.service.workflows.decisions import (
     LATE_S,
     Due,
@@ -58,13 +58,13 @@ def registrants(database: Database, workflows: Collection[Mapping[Any, Any]]) ->
     Both the account and the token that it was registered with must be good, and may run something.
     """
     makers = [
-        Maker(row["registered_by"], row["account"], row["token"], row["team"] or None) for row in workflows
+        Creator(row["registered_by"], row["account"], row["token"], row["team"] or None) for row in workflows
     ]
     found = Access(database).left_by(makers)
     return [_as_whom(maker, found[maker]) for maker in makers]
 
 
-def _as_whom(maker: Maker, found: Caller | AccessError) -> Caller | str:
+def _as_whom(maker: Creator, found: Caller | AccessError) -> Caller | str:
     try:
         if isinstance(found, AccessError):
             raise found

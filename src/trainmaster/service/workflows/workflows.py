@@ -28,7 +28,7 @@ from trainmaster.service.users.caller import NO_TEAM, Caller, UnknownCallerError
 from trainmaster.service.workflows.decisions import loop_at
 from trainmaster.service.workflows.triggers import registrants
 from trainmaster.spec.errors import NotFoundError, StoreError, TrainmasterError, UsageError, one_line
-from trainmaster.spec.parts import named_places
+from trainmaster.spec.recipe_parts import named_places
 from trainmaster.spec.states import State
 from trainmaster.spec.trigger import Trigger, pushed_volumes
 from trainmaster.volumes.packed.head import head_numbers, newest_version

@@ -25,7 +25,7 @@ from trainmaster.spec.errors import MissingPartError, ProviderError, Trainmaster
 from trainmaster.spec.private_files import short_digest
 from trainmaster.transport.base import Connection, ConnectionLostError, Target, jump_target
 from trainmaster.transport.checked_connection import MayReach
-from trainmaster.transport.ray.sharing import Lending, borrowed
+from trainmaster.transport.ray.sharing import ProxySocket, shared_connection
 
 #: It imports Ray, and Ray Client has a process of its own start: on a busy head not the first time.
 _BEGIN_S: Final = 300.0
@@ -33,7 +33,7 @@ _ANSWER_S: Final = 120.0
 #: What ends without a word does so soon; nobody can interrupt this.
 _AGAIN_S: Final = 60.0
 #: So long another run may take to say that one may ask through it; it may be suspended.
-_LENT_S: Final = 5.0
+_SHARED_BEGIN_S: Final = 5.0
 #: Who uses machines asks more often. Then it would only hold memory here, and a place in Ray.
 _IDLE_S: Final = 60.0
 #: Who asks so soon after a refusal hears the same: a plan dials early, in a thread, and then needs it.
@@ -81,10 +81,10 @@ class RayProxy:
     def __init__(self, settings: RayLogin, root: Path, may_reach: MayReach | None = None) -> None:
         self._settings, self._root, self._may_reach = settings, root, may_reach
         self._lock = threading.Lock()
-        self._line: _Line | None = None
+        self._line: _ProxyConnection | None = None
         about = (*_where(settings), *map(_text, ("proxy_program.py", "dialling.py", "node_process.py")))
         self._file = root / ".ray" / short_digest("\0".join(about))[:12]
-        self._lending: Lending | None = None
+        self._socket: ProxySocket | None = None
         self._is_alone = False
         self._refusal: TrainmasterError | None = None
         self._refused_at = 0.0
@@ -100,7 +100,7 @@ class RayProxy:
             return self.begin(do, *args).result(_ANSWER_S)
         except TimeoutError:
             with self._lock:
-                self._end_borrowed()
+                self._end_shared()
             raise ProviderError(
                 f"Ray at {self._settings.address} has not answered for {_ANSWER_S:g} s",
                 "Is its head well? It is asked again.",
@@ -149,29 +149,29 @@ class RayProxy:
         """Ask through no other process of the home from now on: it may end before this one."""
         with self._lock:
             if not self._is_alone:
-                self._end_borrowed()
+                self._end_shared()
             self._is_alone = True
 
-    def lend(self) -> None:
-        """Let other processes of the home ask through this one, unless another lends; it asks alone."""
+    def share(self) -> None:
+        """Let other processes of the home ask through this one, unless another one does so already."""
         self.go_alone()
         with self._lock:
-            if self._lending is None:
-                self._lending = Lending(self._file, self.begin)
-                atexit.register(self._lending.close)
-            self._lending.offer()
+            if self._socket is None:
+                self._socket = ProxySocket(self._file, self.begin)
+                atexit.register(self._socket.close)
+            self._socket.offer()
 
     def close(self) -> None:
         """Let it go; it is started again if it is asked again."""
         with self._lock:
-            if self._lending is not None:
-                self._lending.close()
-            self._lending = None
+            if self._socket is not None:
+                self._socket.close()
+            self._socket = None
             if self._line is not None:
                 self._line.close()
             self._line = None
 
-    def _end_idle(self, line: _Line) -> None:
+    def _end_idle(self, line: _ProxyConnection) -> None:
         """It began for a plan that was refused, say, in a process that goes on."""
         while not line.is_over:
             time.sleep(_IDLE_S / 4)
@@ -179,20 +179,20 @@ class RayProxy:
                 if line.idle_s > _IDLE_S:
                     line.close()
 
-    def _end_borrowed(self) -> None:
-        if self._line is not None and self._line.is_borrowed:
+    def _end_shared(self) -> None:
+        if self._line is not None and self._line.is_shared:
             self._line.close()
 
-    def _dialled(self) -> _Line:
+    def _dialled(self) -> _ProxyConnection:
         """The line that there is, or a new one. Only with the lock."""
         if self._line is None or self._line.is_over:
             self._line = self._begun()
         return self._line
 
-    def _begun(self) -> _Line:
-        if not self._is_alone and (stream := borrowed(self._file)) is not None:
+    def _begun(self) -> _ProxyConnection:
+        if not self._is_alone and (stream := shared_connection(self._file)) is not None:
             with contextlib.suppress(TrainmasterError):  # its run is ending
-                return _Line(stream, "", self._settings, b"")
+                return _ProxyConnection(stream, "", self._settings, b"")
         if self._refusal is not None and time.monotonic() - self._refused_at < _REFUSED_S:
             raise self._refusal
         try:
@@ -204,7 +204,7 @@ class RayProxy:
                 "node_process": _text("node_process.py"),
             }
             lead = b"%d\n%s%s\n" % (len(source), source, json.dumps(about).encode())
-            line = _Line(*self._dial(), self._settings, lead)
+            line = _ProxyConnection(*self._dial(), self._settings, lead)
         except TrainmasterError as error:
             self._refusal, self._refused_at = error, time.monotonic()
             raise
@@ -229,8 +229,8 @@ class RayProxy:
         return connection, f"exec {shlex.join([python, '-u', '-c', _BOOT])}"
 
 
-class _Line:
-    """One process that speaks with Ray, or a way to one of another run.
+class _ProxyConnection:
+    """A connection to a process that speaks with Ray: one of its own, or that of another run.
 
     Args:
         way: to it. command: that starts it, and lead: what it hears first: nothing if it is another run's.
@@ -246,10 +246,10 @@ class _Line:
         self._waiting: dict[int, concurrent.futures.Future[Any]] = {}
         self._numbers = itertools.count()
         self._used_at = time.monotonic()
-        self.is_over, self.is_borrowed = False, not lead
+        self.is_over, self.is_shared = False, not lead
         self._heard = self._stream.makefile("rb")
         try:
-            self._stream.settimeout(_LENT_S if self.is_borrowed else _BEGIN_S)
+            self._stream.settimeout(_SHARED_BEGIN_S if self.is_shared else _BEGIN_S)
             said = dict[str, Any]()
             with contextlib.suppress(ConnectionError):  # it ended before it had read all
                 self._stream.sendall(lead)

@@ -1,6 +1,6 @@
-"""A run lends what speaks with its Ray to others of the home: a socket file takes the same lines of JSON.
+"""Processes of one home share a connection to a Ray: a run listens for lines of JSON at a socket file.
 
-To begin such a process takes seconds, and on a busy head many: `ssh` beside a run that goes on needs none.
+To start a proxy of its own takes a process seconds, and many on a busy head.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _CONNECT_S: Final = 2.0
 READY: Final = b'{"ready": true}\n'
 
 
-def borrowed(file: Path) -> socket.socket | None:
-    """What a run lends there; None if none does."""
+def shared_connection(file: Path) -> socket.socket | None:
+    """A connection through a run that listens at the socket file; None if none does."""
     line = socket.socket(socket.AF_UNIX)
     line.settimeout(_CONNECT_S)
     try:
@@ -39,8 +39,8 @@ def borrowed(file: Path) -> socket.socket | None:
     return line
 
 
-class Lending:
-    """Lets this user's processes ask Ray through ours, from `offer` until it is closed.
+class ProxySocket:
+    """A socket file through which other processes of this user ask Ray, from `offer` until it is closed.
 
     Args:
         file: the socket file; in a directory of its own, which others cannot enter.
@@ -57,7 +57,7 @@ class Lending:
         """Be found at the file, unless another run answers there."""
         if self._is_found or len(os.fsencode(self._file)) > _MOST_BYTES:
             return
-        if (other := borrowed(self._file)) is not None:
+        if (other := shared_connection(self._file)) is not None:
             other.close()
             return
         self._end_server()
@@ -70,10 +70,12 @@ class Lending:
             self._server.listen(64)
         except OSError:  # a file system without socket files: others have a connection of their own
             return
-        threading.Thread(target=self._accept, args=(self._server,), name="ray lending", daemon=True).start()
+        threading.Thread(
+            target=self._accept, args=(self._server,), name="ray proxy socket", daemon=True
+        ).start()
 
     def close(self) -> None:
-        """Lend no more."""
+        """Stop to listen, and end connections that are open."""
         with contextlib.suppress(OSError):
             if self._is_found:
                 self._file.unlink()
@@ -84,7 +86,7 @@ class Lending:
 
     @property
     def _is_found(self) -> bool:
-        """Whether the file is ours: another run may lend there, or somebody has removed it."""
+        """Whether the file is ours: another run may listen there, or somebody has removed it."""
         try:
             return self._file.stat().st_ino == self._inode
         except OSError:
@@ -100,12 +102,14 @@ class Lending:
             while True:
                 client, _ = server.accept()
                 self._open.add(client)
-                threading.Thread(target=self._serve, args=(client,), name="ray lent", daemon=True).start()
+                threading.Thread(
+                    target=self._serve, args=(client,), name="ray proxy client", daemon=True
+                ).start()
 
     def _serve(self, client: socket.socket) -> None:
         said = queue.SimpleQueue[bytes]()
         # Who does not listen keeps nobody but itself waiting.
-        threading.Thread(target=_send, args=(client, said), name="ray lent", daemon=True).start()
+        threading.Thread(target=_send, args=(client, said), name="ray proxy client", daemon=True).start()
 
         def answer(number: int, answered: concurrent.futures.Future[Any]) -> None:
             said.put(json.dumps({"id": number, **_told(answered)}).encode() + b"\n")

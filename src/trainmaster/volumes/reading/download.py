@@ -10,7 +10,7 @@ from typing import Protocol
 from trainmaster.dataclass import dataclass
 from trainmaster.objects.parallel import all_done
 from trainmaster.volumes.reading.forked import SharedSource, helper, write_all
-from trainmaster.volumes.reading.prefetch import Line
+from trainmaster.volumes.reading.prefetch import ConcurrencyLimiter
 from trainmaster.volumes.reading.renewal import renew_after_fork
 
 
@@ -84,7 +84,7 @@ class Downloader:
     """
 
     def __init__(self) -> None:
-        self.line = Line()
+        self.limiter = ConcurrencyLimiter()
         self._mutex = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._chunks = 0
@@ -100,7 +100,8 @@ class Downloader:
             write: writes there, from here.
         """
         if isinstance(chunk.source, SharedSource) and chunk.source.needs_help:
-            self.line.heard(helper().ask(_fill, chunk.source, chunk.number, chunk.size_bytes, path, offset))
+            seen = helper().ask(_fill, chunk.source, chunk.number, chunk.size_bytes, path, offset)
+            self.limiter.heard(seen)
         else:
             self.fill(chunk, write)
 
@@ -115,7 +116,7 @@ class Downloader:
         with self._mutex:
             probe = self._chunks % _PROBE_EVERY == 0 and chunk.size_bytes > 4 * _PROBE_BYTES
             self._chunks += 1
-        starts = list(range(0, chunk.size_bytes, self.line.cut(chunk.size_bytes)))
+        starts = list(range(0, chunk.size_bytes, self.limiter.cut(chunk.size_bytes)))
         ends = [*starts[1:], chunk.size_bytes]
         if probe and ends[-1] - starts[-1] > _PROBE_BYTES:
             # First, while the line is free; from the end, so that whole pages are written from the start.
@@ -123,7 +124,7 @@ class Downloader:
             starts, ends = [tail, *starts], [chunk.size_bytes, *ends[:-1], tail]
 
         def part(start: int, end: int) -> None:
-            self.line.begin(end - start)
+            self.limiter.begin(end - start)
             place, asked_s, answered_s = start, time.perf_counter(), 0.0
             try:
                 # Written while it is in the processor's cache; the store is as fast as that or slower.
@@ -133,12 +134,12 @@ class Downloader:
                         answered_s = now_s
                         continue
                     if answered_s and place == start and len(block) >= _TIMED_BYTES:
-                        self.line.answered(answered_s - asked_s, now_s - answered_s)
+                        self.limiter.answered(answered_s - asked_s, now_s - answered_s)
                     write(place, block)
                     place += len(block)
             finally:
-                self.line.end(end - start)
-            self.line.saw(end - start)
+                self.limiter.end(end - start)
+            self.limiter.saw(end - start)
 
         # All of them: a slot must not be written once it was given up.
         all_done(pool.submit(part, start, end) for start, end in zip(starts, ends, strict=True))
@@ -153,7 +154,7 @@ class Downloader:
         """In a forked child: the threads stayed with the parent."""
         self._mutex = threading.Lock()
         self._pool = None
-        self.line = Line()
+        self.limiter = ConcurrencyLimiter()
 
 
 DOWNLOADER = Downloader()
@@ -167,6 +168,6 @@ def _fill(source: SharedSource, chunk: int, size_bytes: int, path: str, offset: 
             Chunk(source, chunk, b"", size_bytes),
             lambda start, data: write_all(descriptor, data, offset + start),
         )
-        return DOWNLOADER.line.ranges
+        return DOWNLOADER.limiter.ranges
     finally:
         os.close(descriptor)

@@ -29,8 +29,8 @@ _WORTH_IT = 1.2
 _REST_S, _FIRST_REST_S = 5.0, 2.0
 
 
-class Line:
-    """Latency and bandwidth of the way to the store, from requests as they are made.
+class ConcurrencyLimiter:
+    """Limits how many requests to the store run at once, from the latency and bandwidth that they have.
 
     Latency is the least time that a small request took lately; bandwidth is what came in while
     at least one request was under way. Both forget: half of what they know within a minute.

@@ -152,7 +152,7 @@ class Prefetcher:
         return False
 
     def _depth(self) -> int:
-        depth = depth_chunks(DOWNLOADER.line.ranges, self._chunk_bytes, self._slots, self._turn[1])
+        depth = depth_chunks(DOWNLOADER.limiter.ranges, self._chunk_bytes, self._slots, self._turn[1])
         return min(depth, _MOST_AT_ONCE)
 
     def _fetch(self, chunk: int) -> None:

@@ -89,7 +89,7 @@ class ReadAhead:
         slot_bytes = self._cache.slots.slot_bytes
         slots = self._cache.limit_bytes // slot_bytes
         readers = sum(run.until > last for last, run in self._runs.items()) or 1
-        depth = min(depth_chunks(DOWNLOADER.line.ranges, slot_bytes, slots), _MOST_CHUNKS)
+        depth = min(depth_chunks(DOWNLOADER.limiter.ranges, slot_bytes, slots), _MOST_CHUNKS)
         return depth // readers  # none for so many, whose chunks would push each other out
 
     def _fetch(self, chunk: int) -> None:

@@ -25,12 +25,12 @@ from trainmaster.volumes.packed.head import Head
 from trainmaster.volumes.packed.opening import OpenVolume
 from trainmaster.volumes.packed.table import Entry, FileTable, resolved
 from trainmaster.volumes.reading.cache import ChunkCache
+from trainmaster.volumes.reading.cache_location import CacheLocation, cache_location
 from trainmaster.volumes.reading.download import DOWNLOADER, Chunk, Placed, RangeSource
 from trainmaster.volumes.reading.forked import SharedSource, opened_volume
 from trainmaster.volumes.reading.place import slot_bytes_for
 from trainmaster.volumes.reading.readahead import ReadAhead
 from trainmaster.volumes.reading.renewal import renew_after_fork
-from trainmaster.volumes.reading.sites import CacheSite, site_of
 from trainmaster.volumes.reading.slot_file import SlotFile
 from trainmaster.volumes.reading.slot_table import CLOCK_WORD, stamp_word, used_word
 
@@ -110,14 +110,14 @@ class Volume:
         cache: the node's chunks.
     """
 
-    def __init__(self, opened: OpenVolume, site: CacheSite) -> None:
+    def __init__(self, opened: OpenVolume, location: CacheLocation) -> None:
         self.uri = opened.uri
         self.head: Head = opened.head
         self.table: FileTable = opened.table
-        self._site = site
+        self._site = location
         slot_bytes = slot_bytes_for(max(opened.head.chunk_limit_bytes, *opened.table.chunk_sizes, 1))
-        self.cache: ChunkCache = site.cache(slot_bytes)
-        DOWNLOADER.line.expect(opened.answer_s)
+        self.cache: ChunkCache = location.cache(slot_bytes)
+        DOWNLOADER.limiter.expect(opened.answer_s)
         self._source = SharedSource(opened.chunks, local=opened.store.is_local and _reads_local(opened))
         # It must not know the volume: a circle would keep what is mapped until the collector runs.
         self._described = partial(_described, self._source, self.table, self.head.table_id)
@@ -163,8 +163,8 @@ class Volume:
         """
         if version is not None:
             uri = f"{uri}@{version}"
-        site = site_of(None if cache is None else Path(cache), limit_bytes)
-        return cls(opened_volume(uri, site.root), site)
+        location = cache_location(None if cache is None else Path(cache), limit_bytes)
+        return cls(opened_volume(uri, location.root), location)
 
     def __reduce__(self) -> "tuple[object, tuple[str, Path | None]]":
         return _reopened, (self.uri, self._site.given)

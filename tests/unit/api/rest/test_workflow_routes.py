@@ -332,7 +332,7 @@ def test_a_workflow_is_paused_with_its_registrants_right_and_goes_on_with_it(ser
 
 def test_a_workflow_may_no_more_than_its_token(served, ask, look):
     """Whoever has no right to run anything registers nothing; a token for less binds what it has made."""
-    from trainmaster.service.users.caller import Maker
+    from trainmaster.service.users.caller import Creator
     from trainmaster.service.workflows.triggers import registrants
 
     served.state.accounts.create_user("ann", is_admin=True)
@@ -345,7 +345,7 @@ def test_a_workflow_may_no_more_than_its_token(served, ask, look):
         (who,) = registrants(served.service.database, [{**made, "token": name}])
         assert (who == "ann may not send, approve or end runs: register it again") is (allowed is None)
         assert allowed is None or who.scopes == allowed
-    maker = Maker("ann", "ann", "no-such", "red")
+    maker = Creator("ann", "ann", "no-such", "red")
     (error,) = served.state.access.left_by([maker]).values()
     assert "no-such is not known" in str(error)
 

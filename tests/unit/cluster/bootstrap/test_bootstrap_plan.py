@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster.cluster.bootstrap.facts import HostFacts, PythonFacts, parse_facts, probe_script
-from trainmaster.cluster.bootstrap.plan import BootstrapPlan, Unfit, make_plan, needs_internet
+from trainmaster.cluster.bootstrap.plan import BootstrapPlan, UnfitHost, make_plan, needs_internet
 from trainmaster.cluster.bootstrap.runtime_package import RuntimeLayer, RuntimePackage
 
 FITS = PythonFacts("/usr/bin/python3.11", "3.11.2", "cpython", "cpython-311-x86_64-linux-gnu")
@@ -54,9 +54,9 @@ def plan(**changes: object) -> BootstrapPlan:
     return made
 
 
-def unfit(**changes: object) -> Unfit:
+def unfit(**changes: object) -> UnfitHost:
     made = make_plan(replace(FACTS, **changes), KIT, CODE)  # type: ignore[arg-type]
-    assert isinstance(made, Unfit), made
+    assert isinstance(made, UnfitHost), made
     assert made.hint
     return made
 

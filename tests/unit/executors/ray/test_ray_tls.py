@@ -5,7 +5,7 @@ import pytest
 from test_ray_commands import HEAD, WORKER, Nodes
 
 from trainmaster.executors.ray.cluster import RayCluster
-from trainmaster.executors.ray.tls import AUTHORITY_FILE, Authority, variables
+from trainmaster.executors.ray.tls import AUTHORITY_FILE, CertificateAuthority, variables
 
 SAN = "subjectAltName"
 REFUSED = r"(?i)verify.failed"
@@ -58,14 +58,14 @@ def meet(tmp_path):
 
 @pytest.mark.parametrize("address", ["10.0.0.1", "gpu1.lab.example", "fd00::17"])
 def test_nodes_of_a_cluster_know_each_other(meet, address):
-    authority = Authority.make()
+    authority = CertificateAuthority.make()
     shown, seen = meet(authority.files(address), authority.files("10.0.0.2"), address)
     assert len(names(shown)) == 2
     assert "10.0.0.2" in names(seen)
 
 
 def test_nobody_else_is_let_in_or_believed(meet):
-    ours, theirs = Authority.make(), Authority.make()
+    ours, theirs = CertificateAuthority.make(), CertificateAuthority.make()
     node = ours.files("10.0.0.1")
     with pytest.raises(ssl.SSLError, match=REFUSED):
         meet(node, theirs.files("10.0.0.2") | {"tls.ca": ours.certificate}, "10.0.0.1")
@@ -76,9 +76,9 @@ def test_nobody_else_is_let_in_or_believed(meet):
 
 
 def test_a_node_cannot_sign_for_others(meet):
-    ours = Authority.make()
+    ours = CertificateAuthority.make()
     node = ours.files("10.0.0.1")
-    pretended = Authority.load(node["tls.key"] + node["tls.crt"]).files("10.0.0.9")
+    pretended = CertificateAuthority.load(node["tls.key"] + node["tls.crt"]).files("10.0.0.9")
     chain = pretended["tls.crt"] + node["tls.crt"]
     with pytest.raises(ssl.SSLError, match=REFUSED):
         meet(pretended | {"tls.crt": chain}, ours.files("10.0.0.2"), "10.0.0.9")

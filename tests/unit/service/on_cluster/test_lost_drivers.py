@@ -16,7 +16,7 @@ from trainmaster.control.task.layout import Home
 from trainmaster.db import RunChange, run_transfer
 from trainmaster.db import database as db_module
 from trainmaster.service import Service
-from trainmaster.service.driving import dialling
+from trainmaster.service.driving import provider_connection
 from trainmaster.service.driving.driving import Driving
 from trainmaster.service.on_cluster.away import AwayRuns
 from trainmaster.service.on_cluster.driver_store import LOST_S, DriverStore
@@ -202,7 +202,7 @@ def test_who_looks_is_told_that_it_goes_on_or_why_it_cannot(scene, monkeypatch):
         return {}
 
     for check, secrets_of in ((refuses, passes), (passes, has_no_token), (passes, passes)):
-        monkeypatch.setattr(dialling, "check_provider", check)
+        monkeypatch.setattr(provider_connection, "check_provider", check)
         monkeypatch.setattr(Service, "secrets_of", secrets_of)
         client = EmbeddedClient()
         client.on_lost = said.append

@@ -135,5 +135,5 @@ def have_places(monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any]) -> Non
     def get_provider(name: str, _place: object) -> FakeProvider:
         return (FakeHosts if hasattr(answers[name], "free") else FakeProvider)(answers[name])
 
-    for module in ("trainmaster.providers", "trainmaster.service.driving.dialling"):
+    for module in ("trainmaster.providers", "trainmaster.service.driving.provider_connection"):
         monkeypatch.setattr(f"{module}.get_provider", get_provider)

@@ -25,7 +25,7 @@ from trainmaster.service.run_planning import RunPlanner
 from trainmaster.service.service import Service
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import RecipeError, UsageError
-from trainmaster.spec.parts import named_places, parted
+from trainmaster.spec.recipe_parts import named_places, parts_by_place
 from trainmaster.web.rendering import part
 
 
@@ -134,7 +134,7 @@ def test_all_parts_in_one_place_are_there_though_all_at_once_would_wait_less_els
     )
     told: list[str] = []
     found = settled_place(service, Recipe.from_text(text), {}, told.append)
-    assert (found.provider, len(parted(found))) == ("ray", 1)
+    assert (found.provider, len(parts_by_place(found))) == ("ray", 1)
     assert told[-1] == "it runs on ray, the first that can begin in time"
     assert not [line for line in told if "nothing is known" in line], "no place begins all of it in time"
 
@@ -280,12 +280,12 @@ def test_each_experiment_in_a_place_of_its_own(
     found = settled_place(service, read, {}, lambda _: None)
     assert {name: each.provider for name, each in found.experiments.items()} == places
     again = Recipe.model_validate_json(found.model_dump_json())  # as a run keeps it
-    assert [part.provider for part in parted(again)] == list(dict.fromkeys(sum(places.values(), ()))) or [
-        "ray"
-    ]
+    assert [part.provider for part in parts_by_place(again)] == list(
+        dict.fromkeys(sum(places.values(), ()))
+    ) or ["ray"]
     offer = cheapest.offer_of_parts(service, again, {}, date(2026, 11, 27))
     assert len({plan.name for plan in offer.plans}) == len(offer.plans)
-    assert {plan.provider for plan in offer.plans} == {part.provider for part in parted(again)}
+    assert {plan.provider for plan in offer.plans} == {part.provider for part in parts_by_place(again)}
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_a_sweep_spreads_over_the_places_that_give_something_in_time(
     assert found.experiments["train"].shares == shares
     assert len(told) == len(set(told))
     if not shares:
-        assert len(parted(found)) == 1
+        assert len(parts_by_place(found)) == 1
         return
     plans = cheapest.offer_of_parts(service, found, {}, date(2026, 11, 27)).plans
     assert {plan.provider: plan.nodes for plan in plans} == shares

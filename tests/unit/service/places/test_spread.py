@@ -18,7 +18,7 @@ from trainmaster.service.renting import cheapest
 from trainmaster.service.service import Service
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.parts import parted
+from trainmaster.spec.recipe_parts import parts_by_place
 
 SLURM = """\
 machines:
@@ -95,7 +95,7 @@ def test_each_place_gives_the_machines_that_its_quote_says(
     text = SWEEP.format(places="hosts, slurm", workers=6) + more + "\n"
     found = settled_place(service, Recipe.from_text(text), {}, told.append)
     again = Recipe.model_validate_json(found.model_dump_json())  # as a run keeps it
-    assert tuple(part.provider for part in parted(again)) == tuple(places)
+    assert tuple(part.provider for part in parts_by_place(again)) == tuple(places)
     plans = cheapest.offer_of_parts(service, again, {}, date(2026, 11, 27)).plans
     assert {plan.provider: plan.nodes for plan in plans} == places
     if len(places) > 1:
@@ -119,7 +119,7 @@ def test_an_objective_is_said_to_choose_nothing_only_for_what_it_has_not_chosen(
         (line,) = cheapest.left_out_of_parts(placed)
         assert line.startswith(told)
         assert not any(
-            each.hardware.instance for part in parted(placed) for each in part.experiments.values()
+            each.hardware.instance for part in parts_by_place(placed) for each in part.experiments.values()
         )
 
 

@@ -15,7 +15,7 @@ from trainmaster.service.places.table import PlaceTable, QuotedPlace, table_of, 
 from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.parts import in_place
+from trainmaster.spec.recipe_parts import in_place
 
 TEXT = "provider: [hosts, slurm, aws]\n{more}experiments: {{train: {{command: 'true'}}}}\n"
 

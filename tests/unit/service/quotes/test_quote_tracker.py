@@ -13,7 +13,7 @@ from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.advisor.model.step_trace import StepTrace
 from trainmaster.advisor.quote.forecast import Overhead
 from trainmaster.advisor.quote.interval import Interval
-from trainmaster.control.loop.recording import Where
+from trainmaster.control.loop.recording import AttemptMachine
 from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
 from trainmaster.control.measure.measuring import trace_of
 from trainmaster.service.apps.rented_notebook import rented_notebook_recipe
@@ -313,7 +313,9 @@ def test_a_place_without_steps_keeps_the_others_from_a_quote_for_a_minute_only(
     tmp_path, shows_after_s, soonest_s, latest_s
 ):
     """What runs there may show none at all: nothing was bound as long as it ran."""
-    world = World(tmp_path, steps=2000, where=lambda id: Where("far" if id == "r/main/1/1" else "local", 2))
+    world = World(
+        tmp_path, steps=2000, where=lambda id: AttemptMachine("far" if id == "r/main/1/1" else "local", 2)
+    )
     experiment, far = world.run_state.experiments["main"], trace_of(world.recipe.experiments["main"], 0.5)
     experiment.total, experiment.created = 2, 2
     experiment.live[1] = Task("main", 1, State.RUNNING, attempt=1, started_at=BEGAN)

@@ -22,7 +22,7 @@ from trainmaster.advisor.quote.quote import Quote
 from trainmaster.cluster.record import ClusterState, Machine, new_record
 from trainmaster.control.decide.effects import PhaseDuration
 from trainmaster.control.loop.recording import RecordedPhase
-from trainmaster.control.task.contents import content_of
+from trainmaster.control.task.environment_hashes import environment_hashes
 from trainmaster.db import AcceptedRun
 from trainmaster.service.quotes.history import new_row
 from trainmaster.service.quotes.phase_records import phase_rows
@@ -262,7 +262,7 @@ def test_a_run_goes_on_with_what_is_left_of_its_cap_if_machines_are_there(
     world.keep(recipe := world.recipe("budget: {total: $0.0075}", "    hardware: {instance: small}\n"), "run")
     with world.service.database.engine.begin() as connection:
         connection.execute(text("UPDATE cluster SET state = 'ENDED', data = json_remove(data, '$.machines')"))
-    for looks in ("sessions.check_still_there", "sessions.materialise", "dialling.check_provider"):
+    for looks in ("sessions.check_still_there", "sessions.materialise", "provider_connection.check_provider"):
         monkeypatch.setattr(f"trainmaster.service.driving.{looks}", lambda *_: None)
     with pytest.raises(UsageError, match=r"of \$0.0075, run has cost \$0: to start"):
         world.service.resume("run", world.environ)
@@ -278,7 +278,7 @@ def test_only_a_setup_that_the_last_run_has_made_there_is_there(world: World) ->
     other = world.recipe(main="    setup: pip install y\n")
     code = recipe.directory / recipe.code
     for each in (recipe, other):
-        (content,) = content_of(each.experiments.values(), code)
+        (content,) = environment_hashes(each.experiments.values(), code)
         took = RecordedPhase("r/main/0/1", "main", PhaseDuration("setup", content, 60.0), "small", 1.0)
         world.service.database.add_measurement(*phase_rows("r", [took]))
     assert phases(world.plan(recipe).quote)["setup"] == pytest.approx(60, rel=0.1)

@@ -14,7 +14,7 @@ from forked_children import exit_code, forked
 from trainmaster.volumes import Volume
 from trainmaster.volumes.packed.pushing import push
 from trainmaster.volumes.reading import SampleOrder, samples
-from trainmaster.volumes.reading.prefetch import RANGE_BYTES, Line, planned
+from trainmaster.volumes.reading.prefetch import RANGE_BYTES, ConcurrencyLimiter, planned
 
 CHUNKS_OF_A_FILE = 12
 
@@ -157,22 +157,22 @@ def test_a_plan_of_large_samples_knows_where_each_chunk_of_each_is_used(found, g
 
 
 def test_small_ranges_first_from_far_away_until_the_line_is_known():
-    near = Line()
+    near = ConcurrencyLimiter()
     near.expect(0.005)
     assert near.cut(64 << 20) == RANGE_BYTES
-    line = Line()
+    line = ConcurrencyLimiter()
     line.expect(0.15)
     assert line.cut(64 << 20) < RANGE_BYTES
     line.answered(0.05, 0.2)
     assert line.cut(64 << 20) == RANGE_BYTES
-    unknown = Line()
+    unknown = ConcurrencyLimiter()
     unknown.expect(0.15)
     asked = sum(unknown.cut(64 << 20) < RANGE_BYTES for _ in range(100))
     assert 1 < asked < 10, "a store that never says so is not asked for small ones for ever"
 
 
 def test_whoever_waits_longest_is_let_through_first():
-    line, order, threads = Line(), [], []
+    line, order, threads = ConcurrencyLimiter(), [], []
     for _ in range(8):
         line.begin()
 

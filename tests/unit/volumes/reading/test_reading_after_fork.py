@@ -16,7 +16,7 @@ from read_volumes import CHUNK, home, tree, volume  # noqa: F401 - fixtures
 from forked_children import exit_code, forked
 from trainmaster.volumes import Volume
 from trainmaster.volumes.packed import materialising
-from trainmaster.volumes.reading import sites
+from trainmaster.volumes.reading import cache_location
 from trainmaster.volumes.reading.cache import ChunkCache
 from trainmaster.volumes.reading.download import DOWNLOADER
 from trainmaster.volumes.reading.renewal import renew_after_fork
@@ -46,12 +46,12 @@ def within(manager):
 LOCKS = {
     "of the volume": lambda volume: volume._mutex,
     "of what is read ahead": lambda volume: volume._ahead._mutex,
-    "of all caches": lambda _: sites._open_caches._mutex,
+    "of all caches": lambda _: cache_location._open_caches._mutex,
     "of the cache": lambda volume: volume.cache._mutex,
     "of the choice of slots": lambda volume: volume.cache._choosing,
     "of the slots": lambda volume: volume.cache.slots._mutex,
     "of downloads": lambda _: DOWNLOADER._mutex,
-    "of the line": lambda _: DOWNLOADER.line._mutex,
+    "of the line": lambda _: DOWNLOADER.limiter._mutex,
 }
 
 

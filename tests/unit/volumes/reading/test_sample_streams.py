@@ -20,7 +20,7 @@ from trainmaster.volumes.packed.pushing import push
 from trainmaster.volumes.reading import SampleOrder, TrainingPosition, download, prefetcher, samples
 from trainmaster.volumes.reading.download import Downloader
 from trainmaster.volumes.reading.eviction import victims
-from trainmaster.volumes.reading.prefetch import Line, depth_chunks, soonest
+from trainmaster.volumes.reading.prefetch import ConcurrencyLimiter, depth_chunks, soonest
 
 
 def test_an_epoch_reads_every_sample_once_and_each_chunk_once(volume, tree):
@@ -172,7 +172,7 @@ def test_depth():
 )
 def test_requests_at_once_are_as_many_as_bring_more(bytes_per_s, ranges):
     now_s = 0.0
-    line = Line(lambda: now_s)
+    line = ConcurrencyLimiter(lambda: now_s)
     line._is_short = lambda: True  # somebody always waits
     size_bytes, seen = 8 << 20, []
     for _ in range(4000):
@@ -206,7 +206,7 @@ def test_requests_at_once_are_as_many_as_bring_more(bytes_per_s, ranges):
 )
 def test_a_far_store_gets_more_requests_at_once_from_its_first_answer(answer_s, early_s, ranges):
     now_s = 0.0
-    line = Line(lambda: now_s)
+    line = ConcurrencyLimiter(lambda: now_s)
     assert line.ranges == 8
     line.answered(answer_s, early_s)
     assert line.ranges == ranges
@@ -242,7 +242,7 @@ def test_the_way_to_a_store_is_timed_by_ranges_that_are_long_enough(
     monkeypatch.setattr(download, "_TIMED_BYTES", least_bytes)
     monkeypatch.setattr(download, "time", SimpleNamespace(perf_counter=lambda: now_s))
     downloader, taken, seen = Downloader(), bytearray(SLOT), []
-    downloader.line.answered = lambda *seconds: seen.append(seconds)
+    downloader.limiter.answered = lambda *seconds: seen.append(seconds)
     source = Timed(tmp_path / "log")
     chunk = source.chunk(0)
 
@@ -257,7 +257,7 @@ def test_the_way_to_a_store_is_timed_by_ranges_that_are_long_enough(
 
 
 def test_a_line_lets_no_more_requests_through_than_it_carries():
-    line, inside, most, mutex = Line(), [0], [0], threading.Lock()
+    line, inside, most, mutex = ConcurrencyLimiter(), [0], [0], threading.Lock()
     full = threading.Barrier(8)
 
     def request():

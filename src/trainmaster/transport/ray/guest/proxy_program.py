@@ -1,8 +1,8 @@
 """What speaks with Ray: sent to a Python that has it (3.9 or newer), and run there as long as it is heard.
 
-A cluster hangs on one detached actor, its keeper. That asks for placement groups, and has an actor in each of
-their bundles; Ray ends all of these when the keeper ends, which it does when its lease is over. Lines of JSON
-come in and go out, answered in any order.
+A cluster has one detached actor, its keeper (`ClusterActor`). The keeper asks for placement groups, and
+starts an actor in each of their bundles (`BundleActor`). Ray ends all of these when the keeper ends, which it
+does when its lease is over. `RayProxyServer` reads calls as lines of JSON, and answers them in any order.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def _lighten() -> _Light:
     return _Light()
 
 
-class Seat:
-    """A bundle: the way to what is ours on its node."""
+class BundleActor:
+    """An actor in a bundle; through it calls reach our processes on its node."""
 
     light = _Light()
 
@@ -115,8 +115,8 @@ class Seat:
         poll.poll(int(_PARTING_S * 1000))
 
 
-class Keeper:
-    """Holds what was asked for, for one cluster."""
+class ClusterActor:
+    """The keeper of one cluster: asks for its placement groups and holds them."""
 
     light = _Light()
 
@@ -127,7 +127,7 @@ class Keeper:
         self._node_process, self._kept, self._shared = node_process, kept, shared
         self._lock = threading.RLock()
         self._groups: list[dict[str, Any]] = []
-        self._seats: list[dict[str, Any]] = []
+        self._bundles: list[dict[str, Any]] = []
         #: Address of each node that does not suit, and until when it is left out.
         self._unfit: dict[str, tuple[str, float]] = {}
         self._until, self._over = 0.0, 0.0
@@ -141,13 +141,13 @@ class Keeper:
             self.renew(until, lease_s)
             wanted = []
             for part in parts:
-                there = sum(seat["token"] == part["token"] for seat in self._seats)
+                there = sum(bundle["token"] == part["token"] for bundle in self._bundles)
                 wanted += [part] * (part["count"] - there if there == 0 else 0)
             for part in list(wanted):
                 place = self._free(part)
                 if place is not None:
                     wanted.remove(part)
-                    self._sit(part, place)
+                    self._begin(part, place)
             if wanted:
                 self._free_groups()  # their nodes do not suit, or they have other kinds: others may have them
                 self._group(wanted)
@@ -157,10 +157,10 @@ class Keeper:
         """All machines that were ever there, as they are; and until when they are wanted."""
         leaving, now = _leaving(), time.monotonic()
         with self._lock:
-            for seat in self._seats:
-                self._update(seat)
-            seats = [self._said(seat, leaving, now) for seat in self._seats]
-            return {"until": self._until, "seats": seats, "unfit": list(self._left_out().values())}
+            for bundle in self._bundles:
+                self._update(bundle)
+            bundles = [self._said(bundle, leaving, now) for bundle in self._bundles]
+            return {"until": self._until, "seats": bundles, "unfit": list(self._left_out().values())}
 
     def renew(self, until: float, lease_s: float) -> None:
         """Live so long from now on."""
@@ -170,14 +170,14 @@ class Keeper:
         """Give machines back; a group whose last one it was goes."""
         with self._lock:
             self.look()
-            given = [seat for seat in self._seats if seat["id"] in ids and not seat["over"]]
+            given = [bundle for bundle in self._bundles if bundle["id"] in ids and not bundle["over"]]
             self._end(given)
             self._free_groups()
 
     def end(self) -> None:
         """Give all back."""
         with self._lock:
-            self.give([seat["id"] for seat in self._seats])
+            self.give([bundle["id"] for bundle in self._bundles])
             self._over = 0.0
 
     # --- private ---------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class Keeper:
         from ray.util import remove_placement_group
 
         for group in list(self._groups):
-            if not any(seat["group"] is group and not seat["over"] for seat in self._seats):
+            if not any(bundle["group"] is group and not bundle["over"] for bundle in self._bundles):
                 remove_placement_group(group["pg"])
                 self._groups.remove(group)
 
@@ -201,9 +201,9 @@ class Keeper:
         for group in self._groups:
             for index, kind in enumerate(group["kinds"]):
                 taken = any(
-                    seat["group"] is group and seat["index"] == index
-                    and (not seat["over"] or seat["about"].get("node") in unfit)
-                    for seat in self._seats
+                    bundle["group"] is group and bundle["index"] == index
+                    and (not bundle["over"] or bundle["about"].get("node") in unfit)
+                    for bundle in self._bundles
                 )  # fmt: skip
                 if kind == part["kind"] and not taken:
                     return group, index
@@ -212,28 +212,28 @@ class Keeper:
     def _group(self, wanted: list[dict[str, Any]]) -> None:
         from ray.util.placement_group import placement_group
 
-        held = [seat["about"]["node"] for seat in self._seats if seat["about"] and not seat["over"]]
+        held = [bundle["about"]["node"] for bundle in self._bundles if bundle["about"] and not bundle["over"]]
         others = [*held, *self._left_out()]
         apart = {"ray.io/node-id": f"!in({','.join(others)})"} if others else {}
         labels = [{**part["kind"]["labels"], **apart} for part in wanted]
         more = {"bundle_label_selector": labels} if any(labels) else {}
         bundles = [part["kind"]["resources"] for part in wanted]
-        name = f"{self._name}.{self._mark}.{len(self._seats)}"
+        name = f"{self._name}.{self._mark}.{len(self._bundles)}"
         group = {"kinds": [part["kind"] for part in wanted]}
         group["pg"] = placement_group(bundles, "STRICT_SPREAD", name, **more)
         self._groups.append(group)
         for index, part in enumerate(wanted):
-            self._sit(part, (group, index))
+            self._begin(part, (group, index))
 
-    def _sit(self, part: dict[str, Any], place: tuple[dict[str, Any], int]) -> None:
+    def _begin(self, part: dict[str, Any], place: tuple[dict[str, Any], int]) -> None:
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         group, index = place
-        id = f"{self._name}-{self._mark}.{len(self._seats)}"
+        id = f"{self._name}-{self._mark}.{len(self._bundles)}"
         asked = dict(part["kind"]["resources"])
         actor = (
-            ray.remote(Seat)
+            ray.remote(BundleActor)
             .options(
                 name=id, namespace=self._namespace, num_cpus=asked.pop("CPU", 0),
                 num_gpus=asked.pop("GPU", 0), memory=asked.pop("memory", None), resources=asked,
@@ -242,63 +242,68 @@ class Keeper:
             )
             .remote(self._node_process, f"{part['scratch']}/{id}", part["lease_s"], self._kept, self._shared)
         )  # fmt: skip
-        seat = {
+        bundle = {
             "id": id, "token": part["token"], "role": part["role"], "group": group, "index": index,
             "actor": actor, "asked": actor.about.remote(), "stays": actor.stay.remote(), "about": {},
             "state": "STARTING", "reason": "", "placed": 0.0, "started": 0.0, "ended": 0.0, "over": False,
         }  # fmt: skip
-        self._seats.append(seat)
+        self._bundles.append(bundle)
 
-    def _update(self, seat: dict[str, Any]) -> None:
+    def _update(self, bundle: dict[str, Any]) -> None:
         import ray
 
-        if seat["over"]:
+        if bundle["over"]:
             return
         try:
-            if not seat["about"] and ray.wait([seat["asked"]], timeout=0)[0]:
-                about = ray.get(seat["asked"])
-                if about["node"] in [each["about"].get("node") for each in self._seats if not each["over"]]:
-                    seat["reason"] = f"another machine of its cluster is on {about['address']}"
-                seat["about"] = about
+            if not bundle["about"] and ray.wait([bundle["asked"]], timeout=0)[0]:
+                about = ray.get(bundle["asked"])
+                if about["node"] in [each["about"].get("node") for each in self._bundles if not each["over"]]:
+                    bundle["reason"] = f"another machine of its cluster is on {about['address']}"
+                bundle["about"] = about
                 if about["unfit"]:
                     self._unfit[about["node"]] = about["address"], time.monotonic() + _UNFIT_S
-                    seat["reason"] = f"{about['address']} does not suit, and is left out: {about['unfit']}"
+                    bundle["reason"] = f"{about['address']} does not suit, and is left out: {about['unfit']}"
                 else:
-                    seat["started"] = time.monotonic()
-            if not seat["reason"] and ray.wait([seat["stays"]], timeout=0)[0]:
-                ray.get(seat["stays"])
-                seat["reason"] = "what was ours there has ended: its lease was over, or it was killed"
-            if not seat["about"]:
-                table, now = ray.util.placement_group_table(seat["group"]["pg"]), time.monotonic()
-                seat["placed"] = (seat["placed"] or now) if table.get("state") == "CREATED" else 0.0
-                if seat["placed"] and now - seat["placed"] > _BEGIN_S:
-                    seat["reason"] = f"Ray has room for it, but has begun nothing there for {_BEGIN_S:.0f} s"
+                    bundle["started"] = time.monotonic()
+            if not bundle["reason"] and ray.wait([bundle["stays"]], timeout=0)[0]:
+                ray.get(bundle["stays"])
+                bundle["reason"] = "what was ours there has ended: its lease was over, or it was killed"
+            if not bundle["about"]:
+                table, now = ray.util.placement_group_table(bundle["group"]["pg"]), time.monotonic()
+                bundle["placed"] = (bundle["placed"] or now) if table.get("state") == "CREATED" else 0.0
+                if bundle["placed"] and now - bundle["placed"] > _BEGIN_S:
+                    bundle["reason"] = (
+                        f"Ray has room for it, but has begun nothing there for {_BEGIN_S:.0f} s"
+                    )
         except ray.exceptions.RayError as error:
-            seat["reason"] = " ".join(str(error).split())[:600]
-        if seat["reason"]:
-            self._end([seat])
+            bundle["reason"] = " ".join(str(error).split())[:600]
+        if bundle["reason"]:
+            self._end([bundle])
 
-    def _said(self, seat: dict[str, Any], leaving: dict[str, float], now: float) -> dict[str, Any]:
-        about = seat["about"]
-        state = "GONE" if seat["over"] else "READY" if about else "STARTING"
+    def _said(self, bundle: dict[str, Any], leaving: dict[str, float], now: float) -> dict[str, Any]:
+        about = bundle["about"]
+        state = "GONE" if bundle["over"] else "READY" if about else "STARTING"
         leaves_s = None if state != "READY" else leaving.get(about["node"])
         return {
-            "id": seat["id"], "token": seat["token"], "role": seat["role"], "state": state,
-            "reason": seat["reason"], "about": about, "leaves_s": leaves_s, "placed": bool(seat["placed"]),
-            "started_s": now - seat["started"] if seat["started"] else None,
-            "ended_s": now - seat["ended"] if seat["over"] else None,
+            "id": bundle["id"], "token": bundle["token"], "role": bundle["role"], "state": state,
+            "reason": bundle["reason"], "about": about, "leaves_s": leaves_s,
+            "placed": bool(bundle["placed"]),
+            "started_s": now - bundle["started"] if bundle["started"] else None,
+            "ended_s": now - bundle["ended"] if bundle["over"] else None,
         }  # fmt: skip
 
-    def _end(self, seats: list[dict[str, Any]]) -> None:
+    def _end(self, bundles: list[dict[str, Any]]) -> None:
         import ray
 
-        partings = [seat["actor"].end.remote() for seat in seats if seat["about"] and not seat["reason"]]
+        partings = [
+            bundle["actor"].end.remote() for bundle in bundles if bundle["about"] and not bundle["reason"]
+        ]
         if partings:
             ray.wait(partings, num_returns=len(partings), timeout=_PARTING_S)
-        for seat in seats:
-            ray.kill(seat["actor"])
-            seat["over"], seat["ended"] = True, time.monotonic()
-            seat["reason"] = seat["reason"] or "it was given back"
+        for bundle in bundles:
+            ray.kill(bundle["actor"])
+            bundle["over"], bundle["ended"] = True, time.monotonic()
+            bundle["reason"] = bundle["reason"] or "it was given back"
 
     def _watch(self) -> None:
         while True:
@@ -350,8 +355,8 @@ def _leaving() -> dict[str, float]:
     return {node: max(until / 1000 - time.time(), 0.0) if until else 0.0 for node, until in drained.items()}
 
 
-class Guest:
-    """Answers calls."""
+class RayProxyServer:
+    """Answers calls about a Ray, and hands calls on to its actors."""
 
     def __init__(self, node_process: str) -> None:
         self._node_process = node_process
@@ -425,7 +430,7 @@ class Guest:
         import ray
 
         options = {"name": name, "namespace": namespace, "lifetime": "detached", "get_if_exists": True}
-        made = ray.remote(Keeper).options(
+        made = ray.remote(ClusterActor).options(
             **options, num_cpus=0, resources=_HEAD, max_restarts=0, max_concurrency=_CALLS
         )
         actor = made.remote(name, namespace, self._node_process, kept, shared, lease_s)
@@ -466,7 +471,7 @@ def _actor(namespace: str, name: str) -> Any:  # noqa: ANN401 - of Ray
         from ray.util.client.common import ClientActorHandle
 
         if isinstance(found, ClientActorHandle):
-            kind = Seat if "." in name.rpartition("-")[2] else Keeper
+            kind = BundleActor if "." in name.rpartition("-")[2] else ClusterActor
             return ClientActorHandle(found.actor_ref, types.SimpleNamespace(actor_cls=kind))
     except (ImportError, TypeError):  # of another version
         pass
@@ -503,7 +508,7 @@ def main(about: dict[str, Any]) -> None:
         say({kind: f"{said}", "python": sys.version.split()[0], "path": sys.executable})
         os._exit(1)
     say({"ready": True})
-    guest = Guest(about["node_process"])
+    guest = RayProxyServer(about["node_process"])
 
     def answer(call: dict[str, Any]) -> None:
         try:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.providers.kept_answer import kept_answer
+from trainmaster.providers.answer_cache import cached_answer
 from trainmaster.spec.errors import ProviderError, UsageError
 
 
@@ -27,7 +27,7 @@ class Place:
             if lacks not in ["", *(each.name for each in found)]:
                 raise UsageError("it is not there")
 
-        return kept_answer(self.file, list[Kind], asked, 60.0, self.ask, check)
+        return cached_answer(self.file, list[Kind], asked, 60.0, self.ask, check)
 
     def ask(self) -> list[Kind]:
         self.asked += 1

@@ -1,6 +1,6 @@
-"""Whether a provider can be used from here, asked before anything begins.
+"""Check that a provider can be used from here before a run begins, and connect to it early.
 
-It imports little: what takes long at first is begun before all else.
+This module imports little, as `preconnect` starts slow work before other modules are imported.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def check_provider(provider: str, place: ProviderPlace, *, dials: bool = True) -
             raise type(error)(f"provider: {provider}: {error.args[0]}", error.hint) from None
 
 
-def dial_meanwhile(opened: OpenHome, provider: str, environ: Mapping[str, str]) -> None:
-    """Have what takes long at first be done in threads: who needs it next waits for the rest.
+def preconnect(opened: OpenHome, provider: str, environ: Mapping[str, str]) -> None:
+    """Begin slow work in threads: load the library of SSH, and connect to a provider that takes long.
 
-    The library of SSH is loaded (it starts programs and waits for them); a slow provider is asked.
+    Callers that need either of them later wait for the rest of it.
 
     Args:
         opened: the home, as the team of the run sees it.

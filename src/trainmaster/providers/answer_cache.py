@@ -1,4 +1,4 @@
-"""`kept_answer`: what a place said a while ago, so that each plan does not ask it again."""
+"""`cached_answer`: answers of providers, cached in files, so that not every plan asks them again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainmaster.spec.private_files import write_private
 T = TypeVar("T")
 
 
-def kept_answer(
+def cached_answer(
     file: Path,
     kind: type[T],
     asked: str,

@@ -1,4 +1,4 @@
-"""`parted`: what of a recipe is in each of its places."""
+"""`parts_by_place`: a recipe split into one part for each of its places."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def named_places(recipe: Recipe) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each)) or shared
 
 
-def parted(recipe: Recipe) -> list[Recipe]:
-    """What of a recipe is in each of its places: the recipe itself where all of it is in one.
+def parts_by_place(recipe: Recipe) -> list[Recipe]:
+    """Split a recipe by places; the recipe itself if all of it is in one place.
 
     Args:
         recipe: whose places are chosen.

@@ -1,4 +1,4 @@
-"""What ``setup`` and ``container`` put on a machine, by hash: what an image of one can hold for others."""
+"""Hashes of the environments that ``setup`` and ``container`` put on a machine; images are found by them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHARACTERS: Final = 20
 
 
 def setup_hash(setup: str, python: str, code: Path) -> str:
-    """Of what goes into the environment of a ``setup``: script, Python, and every file that it mentions.
+    """The hash of the environment of a ``setup``: of script, Python, and every file that it mentions.
 
     Args:
         setup: the script.
@@ -35,12 +35,12 @@ def setup_hash(setup: str, python: str, code: Path) -> str:
     return digest.hexdigest()[:_CHARACTERS]
 
 
-def of_nodes(experiment: Experiment) -> str:
-    """What stands for the Python of an experiment's nodes: each sees that its environment fits its own."""
+def node_python(experiment: Experiment) -> str:
+    """Stands for the Python of an experiment's nodes in a hash: each node checks that it fits its own."""
     return f"nodes {experiment.container or ''}".strip()
 
 
-def content_of(experiments: Iterable[Experiment], code: Path, team: str = "") -> tuple[str, ...]:
+def environment_hashes(experiments: Iterable[Experiment], code: Path, team: str = "") -> tuple[str, ...]:
     """The hashes of what experiments need on their nodes beside our own; empty if that is nothing.
 
     Args:
@@ -50,7 +50,7 @@ def content_of(experiments: Iterable[Experiment], code: Path, team: str = "") ->
     """
     found = set()
     for each in experiments:
-        parts = [] if each.setup is None else [setup_hash(each.setup, of_nodes(each), code)]
+        parts = [] if each.setup is None else [setup_hash(each.setup, node_python(each), code)]
         parts += [] if each.container is None else [each.container]
         found |= {part_hash(part, team) for part in parts}
     return tuple(sorted(found))

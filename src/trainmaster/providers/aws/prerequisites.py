@@ -1,4 +1,4 @@
-"""`AwsSite`: what the machines of a cluster stand on in a region: image, network, key pair, groups."""
+"""`AwsPrerequisites`: what machines need in a region: image, network, key pair, security groups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainmaster.dataclass import dataclass, field
 from trainmaster.providers.aws.client import AwsClient, AwsRefusedError
 from trainmaster.providers.aws.images import AwsImages
 from trainmaster.providers.aws.ledger import AwsLedger
-from trainmaster.providers.aws.requests import AwsRequest, Renter
+from trainmaster.providers.aws.requests import AwsRequest, AwsRequestBuilder
 from trainmaster.providers.base import NodeRequest
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import UsageError
@@ -32,8 +32,8 @@ _RETURN_S: Final = 600.0
 
 
 @dataclass(slots=True)
-class _SiteCache:
-    """What was asked or made once and need not be again."""
+class _PrerequisitesCache:
+    """What was asked or made in a region, and need not be asked or made again."""
 
     images: dict[str, Mapping[str, str]] = field(default_factory=dict)
     subnets: dict[str, Mapping[str, str]] = field(default_factory=dict)
@@ -44,22 +44,22 @@ class _SiteCache:
     placements: set[tuple[str, str]] = field(default_factory=set)
 
 
-class AwsSite:
+class AwsPrerequisites:
     """Finds and makes what `RunInstances` needs. All of it may be called again.
 
     Args:
         client: to AWS.
-        renter: that asks.
+        builder: of requests.
         memory: of the home.
     """
 
-    def __init__(self, client: AwsClient, renter: Renter, memory: AwsLedger) -> None:
+    def __init__(self, client: AwsClient, builder: AwsRequestBuilder, memory: AwsLedger) -> None:
         self._client = client
-        self._renter = renter
+        self._builder = builder
         self._memory = memory
-        self._images = AwsImages(client, renter)
-        self._regions: dict[str, _SiteCache] = {}
-        self._block = renter.settings.ssh_from
+        self._images = AwsImages(client, builder)
+        self._regions: dict[str, _PrerequisitesCache] = {}
+        self._block = builder.settings.ssh_from
         self._seen: dict[str, float] = {}
 
     def plan(self, cluster: str, request: NodeRequest, zone: str) -> list[AwsRequest]:
@@ -68,22 +68,22 @@ class AwsSite:
         block = self._block or ("${here.Block}" if self.asks_for_address else _ANYWHERE)
         requests = [
             *([self._images.wanted(request)] if request.content else ()),
-            self._renter.find_image(request),
-            self._renter.find_subnets(region),
-            self._renter.import_key(cluster, region, self._memory.public_key()),
-            self._renter.create_group(cluster, region),
-            self._renter.open_inside(region),
-            *([self._renter.where_am_i()] if self.asks_for_address else ()),
-            self._renter.open_ssh(region, block),
+            self._builder.find_image(request),
+            self._builder.find_subnets(region),
+            self._builder.import_key(cluster, region, self._memory.public_key()),
+            self._builder.create_group(cluster, region),
+            self._builder.open_inside(region),
+            *([self._builder.where_am_i()] if self.asks_for_address else ()),
+            self._builder.open_ssh(region, block),
         ]
-        if self._renter.wants_placement(request):
-            requests.append(self._renter.create_placement(cluster, region, zone))
+        if self._builder.wants_placement(request):
+            requests.append(self._builder.create_placement(cluster, region, zone))
         return requests
 
     @property
     def asks_for_address(self) -> bool:
         """Whether the address of this machine is not known yet."""
-        return not self._block and not self._renter.settings.is_own_cloud
+        return not self._block and not self._builder.settings.is_own_cloud
 
     def image(self, request: NodeRequest) -> Mapping[str, str]:
         """Id and root disk of the image that boots: ``image.ImageId``, ``image.RootDeviceName``.
@@ -94,13 +94,13 @@ class AwsSite:
             UsageError: there is none of that name.
         """
         known = self._known(request.region)
-        wanted = self._renter.find_image(request)
+        wanted = self._builder.find_image(request)
         key = repr((wanted.parameters, request.content, request.disk_bytes if request.content else 0))
         if key not in known.images:
             found = self._images.found(request) if request.content else []
             found = found or self._client.call(wanted).get("Images", [])
             if not found:
-                image = self._renter.image(request)
+                image = self._builder.image(request)
                 raise UsageError(
                     f"no image {image.name!r}{f' of {image.owner}' if image.owner else ''} in "
                     f"{request.region} for {request.instance_type}",
@@ -121,7 +121,7 @@ class AwsSite:
         """
         known = self._known(region)
         if not known.subnets:
-            for page in self._client.pages(self._renter.find_subnets(region)):
+            for page in self._client.pages(self._builder.find_subnets(region)):
                 for subnet in page.get("Subnets", []):
                     best = known.subnets.get(subnet["AvailabilityZone"], {})
                     free = int(subnet.get("AvailableIpAddressCount") or 0)
@@ -132,7 +132,7 @@ class AwsSite:
                             "free": str(free),
                         }
             if not known.subnets:
-                vpc = self._renter.settings.vpc
+                vpc = self._builder.settings.vpc
                 raise UsageError(
                     f"{f'the network {vpc} has no subnets' if vpc else 'there is no default network'} in "
                     f"{region}",
@@ -159,14 +159,14 @@ class AwsSite:
         known = self._known(region)
         answers = {**self.image(request), **self.subnet(region, zone)}
         if cluster not in known.groups:
-            self._make(self._renter.import_key(cluster, region, self._memory.public_key()))
+            self._make(self._builder.import_key(cluster, region, self._memory.public_key()))
             group = self._group(cluster, region, answers)
-            self._make(self._renter.open_inside(region, group))
+            self._make(self._builder.open_inside(region, group))
             self._open_ssh(region, group)
             known.groups[cluster] = group
         answers["group.GroupId"] = known.groups[cluster]
-        if self._renter.wants_placement(request) and (cluster, zone) not in known.placements:
-            self._make(self._renter.create_placement(cluster, region, zone))
+        if self._builder.wants_placement(request) and (cluster, zone) not in known.placements:
+            self._make(self._builder.create_placement(cluster, region, zone))
             known.placements.add((cluster, zone))
         return answers
 
@@ -180,9 +180,9 @@ class AwsSite:
     def block(self) -> str:
         """The address block that SSH is let in from: this machine, as AWS sees it."""
         if not self._block:
-            if self._renter.settings.is_own_cloud:
+            if self._builder.settings.is_own_cloud:
                 return _ANYWHERE  # what stands in for AWS is on this machine, and so are its hosts
-            told = self._client.get(self._renter.where_am_i())
+            told = self._client.get(self._builder.where_am_i())
             address = ipaddress.ip_address(told)
             self._block = f"{address}/{address.max_prefixlen}"
         return self._block
@@ -192,7 +192,7 @@ class AwsSite:
 
         Other machines that drive the same cluster are let in as before.
         """
-        if self._renter.settings.ssh_from or self._renter.settings.is_own_cloud:
+        if self._builder.settings.ssh_from or self._builder.settings.is_own_cloud:
             return
         self._block = ""
         here, now, known = self.block(), boot_s(), self._known(region)
@@ -204,11 +204,11 @@ class AwsSite:
         for group in self._groups(cluster, region):
             if here not in opened:
                 self._open_ssh(region, group["GroupId"])
-            for block in self._renter.own_blocks(group):
+            for block in self._builder.own_blocks(group):
                 if now - self._seen.setdefault(block, now) <= _RETURN_S:
                     stays.add(block)
                 else:
-                    self._close_ssh(self._renter.close_ssh(region, block, group["GroupId"]))
+                    self._close_ssh(self._builder.close_ssh(region, block, group["GroupId"]))
         known.opened[cluster] = frozenset(stays)
 
     def remove(self, cluster: str, region: str) -> bool:
@@ -219,7 +219,7 @@ class AwsSite:
             ("SecurityGroups", "GroupId", "DeleteSecurityGroup"),
             ("KeyPairs", "KeyName", "DeleteKeyPair"),
         ):
-            if kind == "PlacementGroups" and not self._renter.settings.placement_groups:
+            if kind == "PlacementGroups" and not self._builder.settings.placement_groups:
                 continue
             for thing in self.leftovers(region, kind, cluster):
                 done &= self._delete(AwsRequest(operation, {key: thing[key]}, region))
@@ -228,14 +228,14 @@ class AwsSite:
 
     def leftovers(self, region: str, kind: str, cluster: str = "") -> list[Mapping[str, Any]]:
         """``SecurityGroups``, ``PlacementGroups`` or ``KeyPairs`` of ours."""
-        answer = self._client.call(self._renter.find_leftovers(region, kind, cluster))
+        answer = self._client.call(self._builder.find_leftovers(region, kind, cluster))
         return [thing for thing in answer.get(kind, []) if thing.get("State") not in ("deleting", "deleted")]
 
-    def _known(self, region: str) -> _SiteCache:
-        return self._regions.setdefault(region, _SiteCache())
+    def _known(self, region: str) -> _PrerequisitesCache:
+        return self._regions.setdefault(region, _PrerequisitesCache())
 
     def _group(self, cluster: str, region: str, answers: Mapping[str, str]) -> str:
-        wanted = self._renter.create_group(cluster, region)
+        wanted = self._builder.create_group(cluster, region)
         try:
             return str(self._client.try_call(wanted.resolved(answers))["GroupId"])
         except AwsRefusedError as refused:
@@ -245,7 +245,7 @@ class AwsSite:
         if found:
             return str(found[0]["GroupId"])
         raise UsageError(
-            f"a security group {self._renter.name(cluster)!r} is in {region} already, and it is not ours",
+            f"a security group {self._builder.name(cluster)!r} is in {region} already, and it is not ours",
             "Remove or rename it.",
         )
 
@@ -254,7 +254,7 @@ class AwsSite:
 
     def _open_ssh(self, region: str, group: str) -> None:
         today = {"here.Time": time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime())}
-        self._make(self._renter.open_ssh(region, self.block(), group).resolved(today))
+        self._make(self._builder.open_ssh(region, self.block(), group).resolved(today))
 
     def _close_ssh(self, request: AwsRequest) -> None:
         try:

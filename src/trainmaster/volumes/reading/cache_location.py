@@ -1,4 +1,4 @@
-"""Which cache a volume uses, and what to do where there is none."""
+"""`CacheLocation`: which cache a volume uses, and a private one where no directory can be written."""
 
 import tempfile
 import threading
@@ -40,7 +40,7 @@ class _OpenCaches:
 _open_caches = _OpenCaches()
 
 
-class CacheSite:
+class CacheLocation:
     """Where a volume's tables and chunks are kept on this node.
 
     Attributes:
@@ -76,10 +76,10 @@ class CacheSite:
         return _open_caches.get(self.root / "chunks", slot_bytes, limit_bytes)
 
 
-def site_of(cache: Path | None, limit_bytes: int | None) -> CacheSite:
+def cache_location(cache: Path | None, limit_bytes: int | None) -> CacheLocation:
     """Finds where to keep things.
 
     Raises:
         CacheError: the directory that was asked for cannot be written.
     """
-    return CacheSite(cache.expanduser().absolute() if cache is not None else None, limit_bytes)
+    return CacheLocation(cache.expanduser().absolute() if cache is not None else None, limit_bytes)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainmaster.control.checks.preflight import check_parts
-from trainmaster.control.task.contents import content_of
+from trainmaster.control.task.environment_hashes import environment_hashes
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 
@@ -19,7 +19,7 @@ def of(directory: Path, team: str = "", **keys: object) -> tuple[str, ...]:
     train = {key: value for key, value in {**CONTENT, **keys}.items() if value is not None}
     content = {"name": "r", "provider": "lab", "experiments": {"train": train}}
     recipe = Recipe.from_dict(content, directory=directory)
-    return content_of(recipe.experiments.values(), directory, team)
+    return environment_hashes(recipe.experiments.values(), directory, team)
 
 
 def test_whatever_changes_what_is_on_a_machine_makes_it_another_one(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_whatever_changes_what_is_on_a_machine_makes_it_another_one(tmp_path: Pa
 def test_experiments_that_need_the_same_need_it_once(tmp_path: Path) -> None:
     experiments = {"train": CONTENT, "again": CONTENT, "other": {**CONTENT, "setup": "true"}}
     recipe = Recipe.from_dict({"name": "r", "experiments": experiments}, directory=tmp_path)
-    assert len(content_of(recipe.experiments.values(), tmp_path)) == 2
+    assert len(environment_hashes(recipe.experiments.values(), tmp_path)) == 2
 
 
 @pytest.mark.parametrize(
