@@ -119,6 +119,25 @@ def test_steps_epochs_and_examples_tell_the_batch(tmp_path):
     assert trace.steady().step_time_s == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize(
+    ("keys", "unit"),
+    [
+        ({"steps": 160}, "epoch"),
+        ({"steps": 160, "epochs": 8}, "step"),
+        ({"steps": 160, "command": "python train.py --epochs 8"}, "step"),
+        ({"command": "python train.py --epochs 8"}, "epoch"),
+    ],
+)
+def test_epochs_are_so_many_steps_where_both_lengths_are_known(tmp_path, keys, unit):
+    progress, say = start(tmp_path, **keys)
+    for epoch in (1, 2, 3, 4):
+        say(f"epoch {epoch} loss 0.5")
+        progress.update(2.0 * epoch)
+    assert progress.trace.unit == unit
+    steady = progress.trace.steady()
+    assert steady.step_time_s == pytest.approx(0.1 if unit == "step" else 2.0)
+
+
 def test_what_was_written_before_it_was_followed_says_nothing_of_its_speed(tmp_path):
     """A node's log of a minute comes within a second: 120 steps, of a script that makes two a second."""
     progress, say = start(tmp_path, is_behind=True, steps=1000)
