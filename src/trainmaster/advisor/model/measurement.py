@@ -331,7 +331,9 @@ class Measurement(Told):
         point = values.get("point")
         if point is not None:
             point = Point(**{**point, "sync": Strategy(point["sync"])})
-        shares = values.get("time_shares")
+        shares, epochs = values.get("time_shares"), values.get("epochs_done")
+        if "unit" not in values and epochs and 0 <= values.get("steps_done", 0) - epochs <= 1:
+            values = {**values, "unit": "epoch"}  # an earlier version wrote it, and the first epoch may be 0
         lines, curve = values.get("code_lines"), values.get("curve")
         if curve is not None:
             points = tuple((float(step), float(value)) for step, value in curve["points"])

@@ -1,5 +1,6 @@
 """What other versions of a job lend: times of its own unit, and how sure that is."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -67,3 +68,14 @@ def test_one_that_was_stopped_lends_what_its_whole_would_have_taken():
 def test_a_task_is_long_by_those_that_count_what_it_counts():
     known = MeasuredNow(similar={"main": [IN_STEPS, IN_EPOCHS]})
     assert [known.most_steps("main", unit) for unit in ("step", "epoch", "")] == [200, 5, 0]
+
+
+@pytest.mark.parametrize(
+    ("steps", "epochs", "unit"),
+    [(6, 6.0, "epoch"), (6, 5.0, "epoch"), (400, 10.0, "step"), (400, None, "step")],
+)
+def test_what_was_kept_before_units_were_tells_them_by_its_counts(steps, epochs, unit):
+    kept = json.loads(replace(IN_STEPS, steps_done=steps, epochs_done=epochs).to_json())
+    assert Measurement.from_json(json.dumps(kept)).unit == "step"
+    del kept["unit"]
+    assert Measurement.from_json(json.dumps(kept)).unit == unit
