@@ -25,8 +25,8 @@ from typing import NamedTuple
 from common import machine, options
 
 from trainmaster.hdfs.hadoop import find_hadoop
-from trainmaster.hdfs.manifests import Listed, shard
-from trainmaster.hdfs.serving import Served, end, serve
+from trainmaster.hdfs.manifests import StoreObject, shard
+from trainmaster.hdfs.serving import RunningHdfs, end, serve
 from trainmaster.hdfs.staging import forget
 from trainmaster.hdfs.watchdog import STATE
 from trainmaster.objects.object_store import ObjectStore
@@ -122,13 +122,14 @@ def cpu_of_daemons_s(place: Path) -> float:
 
 
 def ways_of(
-    nodes: int, kb: int, names: list[str], url: str, served: Served, work: Path, jars: str
+    nodes: int, kb: int, names: list[str], url: str, served: RunningHdfs, work: Path, jars: str
 ) -> dict[str, Way]:
     """What takes turns, by name."""
     hadoop = find_hadoop(jars, "", os.environ)
     conf = [str(work / "hdfs/namenode/conf")]
     shares = [
-        list(shard([Listed(each, kb * KB, "") for each in names], index, nodes)) for index in range(nodes)
+        list(shard([StoreObject(each, kb * KB, "") for each in names], index, nodes))
+        for index in range(nodes)
     ]
     store = ObjectStore(url)
 

@@ -247,7 +247,7 @@ def serve(
 
     class RestServer(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            asyncio.get_running_loop().set_exception_handler(_Mishaps())
+            asyncio.get_running_loop().set_exception_handler(_AcceptErrorLog())
             await super().startup(sockets=sockets)
             await proxy.start(for_apps, config.ssl)
             apps_listen = f"{scheme}://{name}:{apps_port}"
@@ -264,7 +264,7 @@ def serve(
     RestServer(config).run(sockets=[listener])
 
 
-class _Mishaps:
+class _AcceptErrorLog:
     """Says once a minute that connections cannot be taken: asyncio does so 2048 times a second.
 
     Args:

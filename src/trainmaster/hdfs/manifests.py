@@ -21,7 +21,7 @@ from trainmaster.spec.plain_json import parsed_json, typed
 _EACH_BYTES: Final = 1 << 20
 
 
-class Listed(NamedTuple):
+class StoreObject(NamedTuple):
     """An object of the store, as all nodes have seen it.
 
     Attributes:
@@ -37,7 +37,7 @@ class Listed(NamedTuple):
         return json.dumps(list(self), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
-class Staged(NamedTuple):
+class StagedFile(NamedTuple):
     """A file in HDFS, as manifests tell of it.
 
     Attributes:
@@ -57,34 +57,34 @@ class Staged(NamedTuple):
         return json.dumps(self._asdict(), ensure_ascii=False).encode() + b"\n"
 
 
-def listed(line: bytes) -> Listed:
+def listed(line: bytes) -> StoreObject:
     """Reads a line of a listing.
 
     Raises:
         ValueError: it is none.
 
-    >>> listed(Listed("a/b", 3, '"x"').line())
-    Listed(key='a/b', size_bytes=3, etag='"x"')
+    >>> listed(StoreObject("a/b", 3, '"x"').line())
+    StoreObject(key='a/b', size_bytes=3, etag='"x"')
     """
     found = parsed_json(line)
-    if not isinstance(found, list) or len(found) != len(Listed._fields):
+    if not isinstance(found, list) or len(found) != len(StoreObject._fields):
         raise ValueError(f"not a line of a listing: {line[:100]!r}")
-    return typed(Listed, dict(zip(Listed._fields, found, strict=True)))
+    return typed(StoreObject, dict(zip(StoreObject._fields, found, strict=True)))
 
 
-def staged(line: bytes) -> Staged:
+def staged(line: bytes) -> StagedFile:
     """Reads a line of a manifest.
 
     Raises:
         ValueError: it is none.
 
-    >>> staged(Staged("a/b", 3, "ba78", '"x"', "1-2-3").line()).version
+    >>> staged(StagedFile("a/b", 3, "ba78", '"x"', "1-2-3").line()).version
     '1-2-3'
     """
-    return typed(Staged, parsed_json(line))
+    return typed(StagedFile, parsed_json(line))
 
 
-def shard(listing: Iterable[Listed], index: int, count: int) -> Iterator[Listed]:
+def shard(listing: Iterable[StoreObject], index: int, count: int) -> Iterator[StoreObject]:
     """What one of several nodes copies: each object goes to the node that has least so far.
 
     Every node finds the same by itself, in memory that does not grow with the listing; no node gets more than
@@ -129,12 +129,12 @@ class Manifests:
         """Forget what there is."""
         self._files.close()
 
-    def name(self, each: Listed) -> bool:
+    def name(self, each: StoreObject) -> bool:
         """Whether a whole copy of this version is in its place."""
         look = "SELECT 1 FROM files WHERE path = ? AND etag = ?"
         return self._files.execute(look, (each.key, each.etag)).fetchone() is not None
 
-    def add(self, files: Collection[Staged]) -> None:
+    def add(self, files: Collection[StagedFile]) -> None:
         """Write down files that are whole; all of them or none."""
         if files:
             lines = io.BytesIO(b"".join(each.line() for each in files))

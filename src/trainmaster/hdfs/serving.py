@@ -35,8 +35,8 @@ _PAGES: Final = ("hdfs", "datanode", "static", "secondary")
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """An HDFS.
+class RunningHdfs:
+    """An HDFS that runs.
 
     Attributes:
         address: of its NameNode.
@@ -56,21 +56,21 @@ class Served:
         return f"{self.address}:{self.http_port}"
 
 
-def served_as_json(served: Served) -> dict[str, str | int]:
+def served_as_json(served: RunningHdfs) -> dict[str, str | int]:
     """To be written down; `typed` reads it."""
-    return {name: getattr(served, name) for name in Served.__slots__}
+    return {name: getattr(served, name) for name in RunningHdfs.__slots__}
 
 
 def serve(
     place: Path,
     address: str,
-    served: Served | None,
+    served: RunningHdfs | None,
     *,
     copies: int,
     hadoop: str = "",
     venv: str = "",
     environment: Mapping[str, str] | None = None,
-) -> Served:
+) -> RunningHdfs:
     """Have a DataNode run on this node, and the NameNode if there is none yet; may be repeated.
 
     Args:
@@ -86,7 +86,7 @@ def serve(
         UsageError: there is no Java or Hadoop here.
         ProviderError: the daemons do not start.
     """
-    known = kept(Served, place / "served.json")
+    known = kept(RunningHdfs, place / "served.json")
     if served is None or served.address == address:  # here is the NameNode: it goes on with what it has
         has_files = (place / NAMENODE / "name/current/VERSION").exists()
         is_meant = known is not None and (served is None or known.id == served.id)
@@ -127,11 +127,11 @@ def end(place: Path) -> None:
             os.kill(int((place / PID).read_text()), signal.SIGKILL)  # what it guards dies with it
 
 
-def _begin(place: Path, address: str, served: Served | None, copies: int, hadoop: Hadoop) -> Served:
+def _begin(place: Path, address: str, served: RunningHdfs | None, copies: int, hadoop: Hadoop) -> RunningHdfs:
     is_first = served is None
     if served is None:
         rpc_port, http_port = _free_ports(address, 2)
-        served = Served(address, rpc_port, http_port, secrets.token_hex(8))
+        served = RunningHdfs(address, rpc_port, http_port, secrets.token_hex(8))
     heads = served.address == address
     reserved = _reserved_bytes(place)
     pages = _pages(place, hadoop)
@@ -210,7 +210,7 @@ def _format(place: Path, command: list[str]) -> None:
         )
 
 
-def _wait(place: Path, served: Served) -> None:
+def _wait(place: Path, served: RunningHdfs) -> None:
     """Until the NameNode knows the DataNode of this place."""
     until = time.monotonic() + _START_S
     takes = (place / DATANODE / "takes").read_text()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from trainmaster.hdfs.manifests import Listed, Manifests, Staged, listed, shard
+from trainmaster.hdfs.manifests import Manifests, StagedFile, StoreObject, listed, shard
 from trainmaster.hdfs.namesystem import UNIT_BYTES, ask_namenode, block_bytes, fits, lack_of_room
 from trainmaster.objects.backend import ObjectDetail
 from trainmaster.objects.errors import FullStoreError, ObjectChangedError, StoreTrouble, explained, trouble_of
@@ -106,7 +106,7 @@ def stage(
             if not fits(found.live, wanted_bytes, copies):
                 raise _full(lack_of_room(found.live, wanted_bytes, copies, str(directory)))
 
-            def share() -> Iterator[Listed]:
+            def share() -> Iterator[StoreObject]:
                 listing.seek(0)
                 return shard(map(listed, listing), index, count)
 
@@ -167,23 +167,23 @@ class _Copier:
         self._guard = threading.Lock()
         self._large = threading.Semaphore(_LARGE_FILES)
         self._done_bytes = 0
-        self._done: deque[Staged] = deque()
+        self._done: deque[StagedFile] = deque()
         self.copied = 0
 
-    def keep(self, each: Listed) -> None:
+    def keep(self, each: StoreObject) -> None:
         """One file is there already."""
         self._add(each.size_bytes, 0)
 
-    def copy(self, each: Listed) -> None:
+    def copy(self, each: StoreObject) -> None:
         """One file; whether HDFS has all of a small one, and as what, is for `looked_at`."""
         self._done.append(self._copied_as_it_is(each, looks=each.size_bytes > _PART_BYTES))
         self._add(0, 1)
 
-    def take(self) -> list[Staged]:
+    def take(self) -> list[StagedFile]:
         """What was copied since this was asked last."""
         return [self._done.popleft() for _ in range(len(self._done))]
 
-    def looked_at(self, batch: Sequence[Staged]) -> Iterator[Staged]:
+    def looked_at(self, batch: Sequence[StagedFile]) -> Iterator[StagedFile]:
         """What HDFS has of files that were copied; it is asked once for all of a folder."""
         there: dict[str, ObjectDetail] = {}
         wanted = {each.path for each in batch if not each.version}
@@ -197,9 +197,9 @@ class _Copier:
                 yield each
             else:
                 self._add(-each.size_bytes, 0)
-                yield self._copied_as_it_is(Listed(each.path, each.size_bytes, each.etag), looks=True)
+                yield self._copied_as_it_is(StoreObject(each.path, each.size_bytes, each.etag), looks=True)
 
-    def _copied_as_it_is(self, each: Listed, *, looks: bool) -> Staged:
+    def _copied_as_it_is(self, each: StoreObject, *, looks: bool) -> StagedFile:
         """A file, in the version that it has just now."""
         for last in (*[False] * _CHANGES, True):
             try:
@@ -209,10 +209,10 @@ class _Copier:
                 info = self._store.info(each.key)
                 if last or info is None:
                     raise
-                each = Listed(each.key, info.size_bytes, info.etag)
+                each = StoreObject(each.key, info.size_bytes, info.etag)
         raise AssertionError("the last try returns or raises")
 
-    def _copied(self, each: Listed, *, looks: bool) -> Staged:
+    def _copied(self, each: StoreObject, *, looks: bool) -> StagedFile:
         digest = hashlib.sha256()
         sent_bytes = 0
 
@@ -236,9 +236,9 @@ class _Copier:
             replication=str(self._copies),
         )
         version = "" if there is None else there.etag
-        return Staged(each.key, each.size_bytes, digest.hexdigest(), each.etag, version)
+        return StagedFile(each.key, each.size_bytes, digest.hexdigest(), each.etag, version)
 
-    def _parts(self, each: Listed) -> Iterator[memoryview]:
+    def _parts(self, each: StoreObject) -> Iterator[memoryview]:
         starts = range(0, each.size_bytes, _PART_BYTES)
 
         def part(start: int) -> memoryview:
@@ -279,7 +279,7 @@ def _take_listing(store: ObjectStore, notes: WebHdfsBackend, out: IO[bytes]) -> 
     if notes.info("listing.jsonl") is None:
         with tempfile.TemporaryFile() as found:
             for info in store.details():
-                found.write(Listed(info.key, info.size_bytes, info.etag).line())
+                found.write(StoreObject(info.key, info.size_bytes, info.etag).line())
             if found.tell() == 0:
                 raise UsageError(f"{store.url}: there are no objects below", "Look at the URL.")
             options = {"replication": str(_LISTING_COPIES), "blocksize": str(block_bytes(found.tell()))}
@@ -295,11 +295,13 @@ def _take_listing(store: ObjectStore, notes: WebHdfsBackend, out: IO[bytes]) -> 
     return files, total_bytes, largest_bytes
 
 
-def _copy_all(copier: _Copier, share: Iterable[Listed], manifests: Manifests, lost: Collection[str]) -> int:
+def _copy_all(
+    copier: _Copier, share: Iterable[StoreObject], manifests: Manifests, lost: Collection[str]
+) -> int:
     """Copy what is not there, and write down from time to time what is; how many files are whole then."""
     files = 0
 
-    def missing() -> Iterator[Listed]:
+    def missing() -> Iterator[StoreObject]:
         nonlocal files
         for each in share:
             files += 1

@@ -47,8 +47,8 @@ def pause_s(ended_at_s: Sequence[float]) -> float | None:
     return None if lately >= MOST_ENDS else _FIRST_PAUSE_S * 2 ** (lately - 1)
 
 
-class Guarded:
-    """One daemon.
+class WatchedDaemon:
+    """One daemon, which the watchdog starts again.
 
     Attributes:
         failed: what it said last, once it is given up.
@@ -134,7 +134,9 @@ def main(place: Path) -> int:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         order = json.loads((place / ORDER).read_bytes())
-        daemons = [Guarded(name, command, place / name / "log") for name, command in order["daemons"].items()]
+        daemons = [
+            WatchedDaemon(name, command, place / name / "log") for name, command in order["daemons"].items()
+        ]
         told: dict[str, Any] = {}
         try:
             while not ended and (place / ORDER).exists():

@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A kind of thing.
+class RetentionRule:
+    """How long one kind of thing is kept.
 
     Attributes:
         kind: its name.
@@ -50,29 +50,29 @@ class Kept:
 
 
 KEPT: Final = (
-    Kept("audit", 365 * DAY_S, "who did, or was refused, what"),
-    Kept("sealed", 30 * DAY_S, "keys and secrets of runs that did not succeed, after their end"),
-    Kept("code", 7 * DAY_S, "code on the object store that no run names, after it was put there"),
-    Kept("models", 30 * DAY_S, "files of models that were taken out of the registry, after that"),
-    Kept("starts", 365 * DAY_S, "the history of workflows"),
-    Kept("notices", SHOWN_S, "messages to webhooks, after they were taken or given up"),
-    Kept("quotes", KEPT_S, "quotes and plans that were asked for, after their answer"),
-    Kept("invites", 7 * DAY_S, "invites, after they expired"),
-    Kept("sessions", 0.0, "logins of browsers, after they expired"),
-    Kept("device_logins", 0.0, "logins of command lines that were not finished, after they expired"),
-    Kept("sign_ins", 0.0, "single sign-ons that were not finished, after they expired"),
-    Kept("login_attempts", DAY_S, "logins that went wrong"),
+    RetentionRule("audit", 365 * DAY_S, "who did, or was refused, what"),
+    RetentionRule("sealed", 30 * DAY_S, "keys and secrets of runs that did not succeed, after their end"),
+    RetentionRule("code", 7 * DAY_S, "code on the object store that no run names, after it was put there"),
+    RetentionRule("models", 30 * DAY_S, "files of models that were taken out of the registry, after that"),
+    RetentionRule("starts", 365 * DAY_S, "the history of workflows"),
+    RetentionRule("notices", SHOWN_S, "messages to webhooks, after they were taken or given up"),
+    RetentionRule("quotes", KEPT_S, "quotes and plans that were asked for, after their answer"),
+    RetentionRule("invites", 7 * DAY_S, "invites, after they expired"),
+    RetentionRule("sessions", 0.0, "logins of browsers, after they expired"),
+    RetentionRule("device_logins", 0.0, "logins of command lines that were not finished, after they expired"),
+    RetentionRule("sign_ins", 0.0, "single sign-ons that were not finished, after they expired"),
+    RetentionRule("login_attempts", DAY_S, "logins that went wrong"),
 )
 #: Kept for ever unless `VARIABLE` says for how long; at home, `trainmaster prune` goes by it.
 FOR_EVER: Final = (
-    Kept("runs", 0.0, "runs, after their end, but for what something needs"),
-    Kept("checkpoints", 0.0, "checkpoints of tasks that succeeded, after the end of their run"),
+    RetentionRule("runs", 0.0, "runs, after their end, but for what something needs"),
+    RetentionRule("checkpoints", 0.0, "checkpoints of tasks that succeeded, after the end of their run"),
 )
 #: What `VARIABLE` may change.
 CHANGEABLE: Final = ("audit", "sealed", "code", "models", *(each.kind for each in FOR_EVER))
 
 
-def kept(environ: Mapping[str, str]) -> tuple[Kept, ...]:
+def kept(environ: Mapping[str, str]) -> tuple[RetentionRule, ...]:
     """The table, with what a variable says otherwise.
 
     Raises:

@@ -18,7 +18,7 @@ from trainmaster.db import leases
 from trainmaster.db.leases import LEASE_S, Lease
 from trainmaster.executors.base import Capacity
 from trainmaster.service.driving.execution_backend import meter_of
-from trainmaster.service.driving.run_clusters import GIVING_BACK_S, RunClusters, _Renter
+from trainmaster.service.driving.run_clusters import GIVING_BACK_S, RunClusters, _ProviderAccess
 from trainmaster.spec.errors import InterruptedByUser, LeaseLostError, StoreError, TrainmasterError
 from trainmaster.spec.facts import Approval
 from trainmaster.spec.states import EndReason, State
@@ -220,7 +220,7 @@ class SimulatedClusters(RunClusters):
         self._tell = lambda text: failures.world.note(f"{driver.process.name}: {text}")
         self._provider = cast("Any", failures.provider(driver.process))
         self._provisioner = cast("Any", failures.provisioner())
-        renter = _Renter(*cast("Any", (None, self._provider, None, self._provisioner)))
+        renter = _ProviderAccess(*cast("Any", (None, self._provider, None, self._provisioner)))
         self._renters = {self._provider.name: renter}
         self._earlier_usd = (0.0, 0.0)
         self.lease_s = failures.plan.lease_s

@@ -22,7 +22,7 @@ from trainmaster.executors.gangs.life import (
     GangOutcome,
     GangPart,
     Step,
-    Unattended,
+    UnattendedGangs,
     parts_elsewhere,
 )
 from trainmaster.testing.simulated_node import Client, Ending, SimulatedNode
@@ -284,7 +284,7 @@ class SimulatedGangs:
             for gang in self.gangs.values()
             for part in gang.parts
         }
-        rules: dict[str, Unattended] = {key: Unattended() for key in self.links}
+        rules: dict[str, UnattendedGangs] = {key: UnattendedGangs() for key in self.links}
         for link in self.links.values():
             link.commands.clear()
             link.break_off()
@@ -292,7 +292,7 @@ class SimulatedGangs:
         self.world.after(_PATIENCE_S, lambda: self._tend(rules, back_at))
         self.world.after(away_s, lambda: self.begin_anew() if self.is_away else None)
 
-    def _tend(self, rules: Mapping[str, Unattended], back_at: float) -> None:
+    def _tend(self, rules: Mapping[str, UnattendedGangs], back_at: float) -> None:
         """Each node asks the others, and Ray which are dead."""
         if self.world.now >= back_at or not self.is_away:
             return

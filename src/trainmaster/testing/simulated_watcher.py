@@ -9,7 +9,7 @@ from trainmaster.db.changes import Note
 from trainmaster.testing.simulated_world import ViolationError
 
 if TYPE_CHECKING:
-    from trainmaster.control.loop.reconcile import Turn
+    from trainmaster.control.loop.reconcile import Reconciliation
     from trainmaster.control.loop.run_state import RunState, Task
     from trainmaster.control.measure.progress import TaskProgress
     from trainmaster.db.changes import Change
@@ -39,7 +39,7 @@ class SimulatedWatcher:
         if self._untold:
             raise ViolationError(f"it is written down, but nobody who looks on was told: {self._untold[0]}")
 
-    def turned(self, _: RunState, turn: Turn, __: Mapping[tuple[str, int], TaskProgress]) -> None:
+    def turned(self, _: RunState, turn: Reconciliation, __: Mapping[tuple[str, int], TaskProgress]) -> None:
         """Notes of one turn are told, in their order."""
         if [change for change in turn.changes if isinstance(change, Note)] != self._untold:
             raise ViolationError(f"other notes are told than were written down: {self._untold}")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from trainmaster.control.loop.controller import Watcher
-from trainmaster.control.loop.reconcile import Turn
+from trainmaster.control.loop.reconcile import Reconciliation
 from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
 from trainmaster.control.measure.progress import TaskProgress
 from trainmaster.db.changes import (
@@ -113,8 +113,8 @@ class WatcherContract:
         change: Change,
     ) -> None:
         """With and without progress of tasks."""
-        watcher.turned(run_state, Turn([change]), progress)
-        watcher.turned(run_state, Turn([change]), {})
+        watcher.turned(run_state, Reconciliation([change]), progress)
+        watcher.turned(run_state, Reconciliation([change]), {})
 
     def test_a_whole_run(
         self,
@@ -124,11 +124,11 @@ class WatcherContract:
         progress: dict[tuple[str, int], TaskProgress],
     ) -> None:
         """All at once, then nothing, then the end."""
-        watcher.turned(run_state, Turn(list(changes())), progress)
+        watcher.turned(run_state, Reconciliation(list(changes())), progress)
         watcher.output(task, "worker-0")
-        watcher.turned(run_state, Turn(), progress)
+        watcher.turned(run_state, Reconciliation(), progress)
         run_state.state = State.DONE
-        watcher.turned(run_state, Turn(), {})
+        watcher.turned(run_state, Reconciliation(), {})
 
     @pytest.mark.parametrize("member", ["worker-0", "worker-1", "ps-9"])
     def test_output_of_any_member(self, watcher: Watcher, task: Task, member: str) -> None:
@@ -146,6 +146,6 @@ class WatcherContract:
         """The work goes on."""
         monkeypatch.setattr(sys, "stderr", _Broken())
         watcher.say("a line")
-        watcher.turned(run_state, Turn(list(changes())), {})
+        watcher.turned(run_state, Reconciliation(list(changes())), {})
         watcher.output(task, "worker-0")
         sys.stderr.close()  # what it may have put in its place

@@ -25,7 +25,7 @@ _BEFORE: Final = 20
 _WITHIN_S: Final = 5.0
 
 
-class LogWish(BaseModel):
+class LogViewQuery(BaseModel):
     """What of the logs of a run is asked for, as the address has it.
 
     Attributes:
@@ -96,7 +96,7 @@ class LogView:
     piece: LogPiece | None
 
     @classmethod
-    def of(cls, runs: TeamRuns, run: str, wanted: LogWish) -> LogView:
+    def of(cls, runs: TeamRuns, run: str, wanted: LogViewQuery) -> LogView:
         """What is asked for.
 
         Raises:

@@ -27,7 +27,7 @@ from trainmaster.spec.states import FINISHED, EndReason
 from trainmaster.spec.states import State as RunState
 from trainmaster.web.figures import graph
 from trainmaster.web.log_text import LEVELS
-from trainmaster.web.log_view import LogView, LogWish
+from trainmaster.web.log_view import LogView, LogViewQuery
 from trainmaster.web.models import leaves_answers
 from trainmaster.web.recipe_form import amount_of, key_of, mistakes_of, new_key, without_triggers
 from trainmaster.web.rendering import is_part, page, redirect
@@ -155,7 +155,7 @@ def logs(
     request: Request,
     run: str,
     found: Runs,
-    wanted: Annotated[LogWish, Query()],
+    wanted: Annotated[LogViewQuery, Query()],
 ) -> Response:
     """A member's log as numbered lines: its end, followed live, or lines around one; what was looked for."""
     if is_part(request):
@@ -192,7 +192,7 @@ def fetch_system_log(
     return redirect(f"/runs/{quote(run)}/logs?system=1")
 
 
-def _of_systems(found: TeamRuns, run: str, wanted: LogWish) -> str:
+def _of_systems(found: TeamRuns, run: str, wanted: LogViewQuery) -> str:
     experiment, task, attempt, member = wanted.place
     text = wanted.text or None
     pieces = found.logs(run, experiment, task, member, attempt=attempt, text=text, system=True)

@@ -14,7 +14,7 @@ from fastapi.responses import Response
 
 from trainmaster.api.rest.state import Reader, Runs, State, Submitter
 from trainmaster.service.driving.submissions import RunRequest
-from trainmaster.service.runs.run_table import RunTable, TableWish
+from trainmaster.service.runs.run_table import RunTable, TableQuery
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.users.saved_views import SavedViews, as_written
 from trainmaster.spec.errors import TrainmasterError, UsageError
@@ -58,7 +58,7 @@ def runs(
 ) -> Response:
     """The table; of htmx and of our script that keeps it live only its rows are asked for."""
     wanted = {"state": state, "name": name, "owner": owner, "team": team, "since": since, "where": where}
-    wish = TableWish(PAGE_ROWS, page_number, sort, tuple(column or ()))
+    wish = TableQuery(PAGE_ROWS, page_number, sort, tuple(column or ()))
     problem = ""
     chosen = {key: value or None for key, value in wanted.items()}
     try:

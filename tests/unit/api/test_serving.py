@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.api import serving
-from trainmaster.api.serving import ServerAddress, _bound, _Mishaps
+from trainmaster.api.serving import ServerAddress, _AcceptErrorLog, _bound
 from trainmaster.service.self_signed import self_signed
 from trainmaster.spec.errors import MissingPartError, UsageError
 
@@ -28,7 +28,7 @@ def test_who_connects_gets_a_socket_that_says_it_is_tcp():
 def test_connections_that_cannot_be_taken_are_told_of_once_a_minute(caplog):
     now, passed_on = [0.0], []
     loop = SimpleNamespace(default_exception_handler=passed_on.append)
-    mishaps = _Mishaps(lambda: now[0])
+    mishaps = _AcceptErrorLog(lambda: now[0])
     for second in range(100):
         now[0] = float(second)
         mishaps(loop, {"exception": OSError(errno.EMFILE, "Too many open files")})

@@ -13,14 +13,14 @@ from trainmaster.control.decide.adapting import (
     MOST_CHANGES,
     REST_S,
     Moment,
-    Slow,
+    SlowTask,
     moment,
     why_not_replace,
     why_replace,
 )
 
 #: Half of its time a run of an hour waits for one machine; another one is there within two minutes.
-SLOW = Slow(
+SLOW = SlowTask(
     machine="node-2 (i-2)",
     kept="",
     usual_s=1.0,
@@ -88,7 +88,7 @@ def test_when_its_members_go_on_with_the_other_machine(more, ready_s, then):
 _TIMES = st.floats(0.0, 1e6)
 _USD = st.floats(0.0, 1e4)
 slow_ones = st.builds(
-    Slow,
+    SlowTask,
     machine=st.sampled_from(["", "node-1 (i-1)"]),
     kept=st.sampled_from(["", "it drives the run"]),
     usual_s=st.floats(1e-3, 1e3),

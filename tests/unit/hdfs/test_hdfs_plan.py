@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from trainmaster.hdfs.configuration import DATANODE, Daemon, as_xml, copies_on
 from trainmaster.hdfs.hadoop import find_hadoop, jars_of, opened
-from trainmaster.hdfs.manifests import Listed, listed, shard
+from trainmaster.hdfs.manifests import StoreObject, listed, shard
 from trainmaster.hdfs.staging import block_bytes
 from trainmaster.hdfs.watchdog import MOST_ENDS, WITHIN_S, pause_s
 from trainmaster.spec.errors import UsageError
@@ -19,7 +19,7 @@ texts = st.text(st.characters(blacklist_categories=["Cs", "Cc"]), max_size=30)
 
 @given(sizes, st.integers(1, 7))
 def test_every_object_has_one_node_and_no_node_much_more_than_another(sizes, count):
-    listing = [Listed(f"k{number}", size, "") for number, size in enumerate(sizes)]
+    listing = [StoreObject(f"k{number}", size, "") for number, size in enumerate(sizes)]
     shares = [list(shard(listing, index, count)) for index in range(count)]
     assert sorted(each for share in shares for each in share) == sorted(listing)
     loads = [sum(each.size_bytes + (1 << 20) for each in share) for share in shares]
@@ -28,7 +28,7 @@ def test_every_object_has_one_node_and_no_node_much_more_than_another(sizes, cou
 
 @given(texts, st.integers(0, 1 << 62), texts)
 def test_a_listing_is_read_as_it_was_written(key, size, etag):
-    each = Listed(key, size, etag)
+    each = StoreObject(key, size, etag)
     assert each.line().count(b"\n") == 1
     assert listed(each.line()) == each
 

@@ -19,7 +19,7 @@ from trainmaster.control.loop.run_state import Task
 from trainmaster.control.task.layout import Home
 from trainmaster.hdfs import staging
 from trainmaster.hdfs.manifests import Manifests
-from trainmaster.hdfs.serving import Served
+from trainmaster.hdfs.serving import RunningHdfs
 from trainmaster.hdfs.staging import data_path, stage
 from trainmaster.objects import webhdfs
 from trainmaster.objects.errors import FullStoreError, UnreachableStoreError
@@ -75,7 +75,7 @@ def test_what_a_task_writes_into_hdfs_becomes_part_of_its_model(hdfs, tmp_path):
         home=home, run="digits-7f3a", recipe=recipe, secrets={}, find_models=lambda *_: [], slots=2
     )
     context = actions.context(Task(experiment="train", number=0, attempt=2))
-    note_served(context, Served("127.0.0.1", 9000, hdfs.server_port, "x"))
+    note_served(context, RunningHdfs("127.0.0.1", 9000, hdfs.server_port, "x"))
     variables = addresses(context)
     assert variables["TRAINMASTER_OUTPUT_HDFS"] == "hdfs://127.0.0.1:9000/output/train/0"
     path = variables["TRAINMASTER_OUTPUT_HDFS_WEBHDFS"].partition(f":{hdfs.server_port}")[2]

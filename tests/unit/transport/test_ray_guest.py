@@ -20,9 +20,9 @@ import pytest
 from trainmaster.spec.errors import UsageError
 from trainmaster.testing.waits import until
 from trainmaster.transport.ray.guest import node_process
-from trainmaster.transport.ray.guest.dialling import dial
 from trainmaster.transport.ray.guest.node_process import NodeProcess
 from trainmaster.transport.ray.guest.proxy_program import BundleActor, ClusterActor, RayProxyServer, _actor
+from trainmaster.transport.ray.guest.ray_connection import dial
 from trainmaster.transport.ray.proxy import said_by
 
 
@@ -79,7 +79,7 @@ def test_a_head_that_fails_is_tried_less_and_less_often(monkeypatch: pytest.Monk
     slept = list[float]()
     monkeypatch.setitem(sys.modules, "ray", ray)
     clock = SimpleNamespace(monotonic=lambda: 0.0, sleep=slept.append)
-    monkeypatch.setattr("trainmaster.transport.ray.guest.dialling.time", clock)
+    monkeypatch.setattr("trainmaster.transport.ray.guest.ray_connection.time", clock)
     dial("auto")
     assert slept == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 8.0, 8.0])
 

@@ -8,8 +8,8 @@ from enum import IntEnum
 from trainmaster.dataclass import dataclass
 
 
-class _By(IntEnum):
-    """What is counted; more is finer."""
+class _CountUnit(IntEnum):
+    """Unit in which steps are counted; a larger number is a finer unit."""
 
     NOTHING = 0
     EPOCHS = 1
@@ -52,7 +52,7 @@ class StepCounter:
         self.steps_per_epoch = _positive(steps_per_epoch)
         self.epochs_seen = False
         self._examples_per_step = _positive(examples_per_step)
-        self._by = _By.NOTHING
+        self._by = _CountUnit.NOTHING
         self._epoch: float | None = None
         self._raw: float | None = None
         self._examples: float | None = None
@@ -68,7 +68,7 @@ class StepCounter:
     @property
     def by_epoch(self) -> bool:
         """Nothing finer than epochs is known."""
-        return self._by is _By.EPOCHS
+        return self._by is _CountUnit.EPOCHS
 
     @property
     def unit(self) -> str:
@@ -81,7 +81,7 @@ class StepCounter:
         by, raw = self._finest(_number(step), number, now)
         # Some give parts of epochs: only a whole one is an end.
         crossed = now is not None and self._epoch is not None and math.floor(now) > math.floor(self._epoch)
-        if by is _By.NOTHING:
+        if by is _CountUnit.NOTHING:
             return None
         if by < self._by:  # an epoch's summary between steps
             if now is not None and self._epoch is not None and now < self._epoch:
@@ -99,7 +99,7 @@ class StepCounter:
             return StepReading(self._count(raw), anew=True, examples=number)
         back = self._raw is not None and raw < self._raw
         anew = False
-        if back and by is _By.STEPS and (crossed or self._is_lap()):
+        if back and by is _CountUnit.STEPS and (crossed or self._is_lap()):
             # From 0 means that the first one is a step too; and the last ones may not have been shown.
             top = max(self._top or 0.0, self._raw or 0.0)
             self._done += top + (self._lowest < 1)
@@ -115,16 +115,18 @@ class StepCounter:
         self._examples = number if number is not None else self._examples
         return StepReading(self._count(raw), crossed, anew, number)
 
-    def _finest(self, step: float | None, examples: float | None, epoch: float | None) -> tuple[_By, float]:
+    def _finest(
+        self, step: float | None, examples: float | None, epoch: float | None
+    ) -> tuple[_CountUnit, float]:
         if step is not None:
-            return _By.STEPS, step
+            return _CountUnit.STEPS, step
         if examples is not None and self._examples_per_step is not None:
-            return _By.EXAMPLES, examples
+            return _CountUnit.EXAMPLES, examples
         if epoch is not None:
-            return _By.EPOCHS, epoch
-        return _By.NOTHING, 0.0
+            return _CountUnit.EPOCHS, epoch
+        return _CountUnit.NOTHING, 0.0
 
-    def _begin(self, by: _By, raw: float) -> None:
+    def _begin(self, by: _CountUnit, raw: float) -> None:
         self._by, self._raw, self._lowest = by, raw, raw
         self._done, self._top = 0.0, None
 
@@ -139,9 +141,9 @@ class StepCounter:
         self.epochs_seen |= crossed
 
     def _count(self, raw: float) -> float:
-        if self._by is _By.EXAMPLES:
+        if self._by is _CountUnit.EXAMPLES:
             return raw / (self._examples_per_step or 1.0)
-        if self._by is _By.EPOCHS:
+        if self._by is _CountUnit.EPOCHS:
             return raw * (self.steps_per_epoch or 1.0)
         return self._done + raw
 

@@ -97,7 +97,7 @@ def _perform(order: Order, progress: GetProgress, output: OrderOutput) -> str:
 
 def _staged(order: Order, directory: Path, progress: GetProgress) -> str:
     from trainmaster.hdfs.configuration import data_directory
-    from trainmaster.hdfs.serving import Served, serve, served_as_json
+    from trainmaster.hdfs.serving import RunningHdfs, serve, served_as_json
     from trainmaster.hdfs.staging import stage
 
     with locked(directory):
@@ -105,7 +105,7 @@ def _staged(order: Order, directory: Path, progress: GetProgress) -> str:
             served = serve(
                 directory,
                 order["address"],
-                None if order["served"] is None else Served(**order["served"]),
+                None if order["served"] is None else RunningHdfs(**order["served"]),
                 copies=order["copies"],
                 hadoop=order["hadoop"],
                 venv=order["venv"],

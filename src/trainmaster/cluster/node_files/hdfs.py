@@ -16,7 +16,7 @@ from trainmaster.control.attempt.data_sources import HDFS
 from trainmaster.control.attempt.staged_data import note_served, url_of
 from trainmaster.control.task.job_context import RelayError, TaskContext
 from trainmaster.hdfs.configuration import copies_on
-from trainmaster.hdfs.serving import Served, served_as_json
+from trainmaster.hdfs.serving import RunningHdfs, served_as_json
 from trainmaster.hdfs.watchdog import STATE, write
 from trainmaster.objects.delegated_credentials import DelegatedCredentials
 from trainmaster.objects.narrowing import TooWideKeysError
@@ -60,7 +60,7 @@ class NodeHdfs:
         self._there = paths.there(paths.home.data_directory(paths.run) / HDFS)
         self._record = paths.home.data_directory(paths.run) / f"{HDFS}.json"
         #: By the id of the machine that its NameNode is on.
-        self._served: dict[str, Served] = self._read()
+        self._served: dict[str, RunningHdfs] = self._read()
         #: Of each HDFS: machines with a daemon of it, how often daemons have ended there, as far as we know,
         #: and URLs that are whole in it.
         self._serving: dict[str, dict[str, NodeAccess]] = {}
@@ -69,7 +69,7 @@ class NodeHdfs:
         #: Machines that are gone since all of it was looked at.
         self._gone: dict[str, set[str]] = {}
         #: With what we knew of ends when it began.
-        self._of_attempts: dict[str, tuple[str, Served, dict[str, int]]] = {}
+        self._of_attempts: dict[str, tuple[str, RunningHdfs, dict[str, int]]] = {}
         self._answered_at_s: dict[str, float] = {}
 
     def provide(self, attempt: str, nodes: Sequence[NodeAccess], context: TaskContext, name: str) -> None:
@@ -116,7 +116,7 @@ class NodeHdfs:
         """It is over."""
         self._of_attempts.pop(attempt, None)
 
-    def _note_gone(self, served: Served, here: Mapping[str, NodeAccess]) -> None:
+    def _note_gone(self, served: RunningHdfs, here: Mapping[str, NodeAccess]) -> None:
         """Where as many machines are gone as a block has copies, what was staged is looked at again."""
         serving, gone = self._serving.get(served.id, {}), self._gone.setdefault(served.id, set())
         gone |= serving.keys() - here.keys()
@@ -124,12 +124,12 @@ class NodeHdfs:
             self._staged.pop(served.id, None)
             gone.clear()
 
-    def _is_ready(self, served: Served, url: str, nodes: Sequence[NodeAccess]) -> bool:
+    def _is_ready(self, served: RunningHdfs, url: str, nodes: Sequence[NodeAccess]) -> bool:
         there = self._serving.get(served.id, {})
         is_whole = url in self._staged.get(served.id, ()) and all(node.id in there for node in nodes)
         return is_whole and self._answers(nodes[0], served)
 
-    def _answers(self, node: NodeAccess, served: Served) -> bool:
+    def _answers(self, node: NodeAccess, served: RunningHdfs) -> bool:
         """Whether a node can speak with the NameNode; short tasks begin many at a time."""
         now_s = time.monotonic()
         if now_s - self._answered_at_s.get(served.id, -_LOOK_S) < _LOOK_S:
@@ -145,7 +145,7 @@ class NodeHdfs:
             self._answered_at_s[served.id] = now_s
         return answers
 
-    def _look_for_ends(self, served: Served) -> dict[str, int]:
+    def _look_for_ends(self, served: RunningHdfs) -> dict[str, int]:
         """How often daemons have ended so far, by machine; members may have met what runs again by now."""
 
         def one(node: NodeAccess) -> tuple[str, int]:
@@ -166,7 +166,7 @@ class NodeHdfs:
         needed: Sequence[NodeAccess],
         context: TaskContext,
         name: str,
-    ) -> Served:
+    ) -> RunningHdfs:
         known, copies = self._served.get(head.id), copies_on(len(all_nodes))
         served = self._served_by(head, known, copies, context, name)
         if served != known:
@@ -194,8 +194,8 @@ class NodeHdfs:
         return served
 
     def _served_by(
-        self, node: NodeAccess, served: Served | None, copies: int, context: TaskContext, name: str
-    ) -> Served:
+        self, node: NodeAccess, served: RunningHdfs | None, copies: int, context: TaskContext, name: str
+    ) -> RunningHdfs:
         venv = context.venv
         order = {
             "do": "hdfs",
@@ -208,11 +208,11 @@ class NodeHdfs:
         }
         said = self._ask(node, Wanted(name, self._there, order))
         try:
-            return typed(Served, json.loads(said))
+            return typed(RunningHdfs, json.loads(said))
         except ValueError as error:
             raise CommandError(f"{node.target.shown}: data.{name}: it says {said[:200]!r}") from error
 
-    def _stage(self, nodes: Sequence[NodeAccess], served: Served, url: str, name: str) -> None:
+    def _stage(self, nodes: Sequence[NodeAccess], served: RunningHdfs, url: str, name: str) -> None:
         def wanted(index: int) -> Wanted:
             order: dict[str, Any] = {"do": "stage", "url": url, "web": served.web, "index": index}
             order |= {"directory": self._there, "count": len(nodes), "copies": copies_on(len(nodes))}
@@ -228,5 +228,5 @@ class NodeHdfs:
             words = f"data.{name}: {files:,} of {total:,} objects were staged"
             raise CommandError(words, "It is safe to try again.")
 
-    def _read(self) -> dict[str, Served]:
-        return kept(dict[str, Served], self._record) or {}
+    def _read(self) -> dict[str, RunningHdfs]:
+        return kept(dict[str, RunningHdfs], self._record) or {}

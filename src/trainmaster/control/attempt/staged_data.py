@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.attempt.data_sources import HDFS
 from trainmaster.hdfs.configuration import data_directory
-from trainmaster.hdfs.serving import Served, serve, served_as_json
+from trainmaster.hdfs.serving import RunningHdfs, serve, served_as_json
 from trainmaster.hdfs.staging import data_path, fetch_output, stage
 from trainmaster.hdfs.watchdog import write
 from trainmaster.spec.errors import fails_as
@@ -23,7 +23,7 @@ _HERE: Final = "127.0.0.1"
 _whole: set[tuple[str, str]] = set()
 
 
-def note_served(context: TaskContext, served: Served) -> None:
+def note_served(context: TaskContext, served: RunningHdfs) -> None:
     """Write down which HDFS holds what the experiment's members read."""
     path = _note(context)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,9 +69,9 @@ def _output(context: TaskContext) -> str:
     return f"/output/{context.experiment.name}/{context.task}"
 
 
-def _served(context: TaskContext) -> Served:
+def _served(context: TaskContext) -> RunningHdfs:
     with fails_as("where the HDFS is was not noted", "Start the run again.", on=(OSError, ValueError)):
-        return typed(Served, json.loads(_note(context).read_bytes()))
+        return typed(RunningHdfs, json.loads(_note(context).read_bytes()))
 
 
 def url_of(context: TaskContext, name: str) -> str:

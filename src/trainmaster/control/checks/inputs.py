@@ -396,8 +396,8 @@ class Reference(NamedTuple):
     version: str
 
 
-class Look(NamedTuple):
-    """What a look has shown.
+class ProbeResult(NamedTuple):
+    """Result of a look at one input.
 
     Attributes:
         is_missing: there certainly is no such image for whoever has no login.
@@ -426,7 +426,7 @@ def split_reference(image: str) -> Reference:
     return Reference(host, path, digest or tag or "latest")
 
 
-def look_for_image(image: str) -> Look:
+def look_for_image(image: str) -> ProbeResult:
     """Ask the registry of an image whether it has it."""
     import http.client
     import urllib.error
@@ -445,15 +445,17 @@ def look_for_image(image: str) -> Look:
             _open(url, _token(error.headers.get("WWW-Authenticate", "")))
     except urllib.error.HTTPError as error:
         if error.code == http.client.NOT_FOUND:
-            return Look(True, f"{host} has no image {name}:{version}")
+            return ProbeResult(True, f"{host} has no image {name}:{version}")
         if error.code in (http.client.UNAUTHORIZED, http.client.FORBIDDEN):
             # The hub says so of all that it does not have, too.
-            return Look(host == _HUB, f"{host} has no image {name}:{version}, or only for those who log in")
-        return Look(False, f"{host} cannot say whether it has {name}:{version} ({error.code})")
+            return ProbeResult(
+                host == _HUB, f"{host} has no image {name}:{version}, or only for those who log in"
+            )
+        return ProbeResult(False, f"{host} cannot say whether it has {name}:{version} ({error.code})")
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
-        return Look(False, f"{host} cannot be asked for {name}:{version} ({reason})")
-    return Look(False, "")
+        return ProbeResult(False, f"{host} cannot be asked for {name}:{version} ({reason})")
+    return ProbeResult(False, "")
 
 
 def _open(url: str, token: str = "") -> bytes:

@@ -31,8 +31,8 @@ _STOP_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Slow:
-    """A task whose steps take longer than they did, because of one of its machines.
+class SlowTask:
+    """A task whose steps have become slower because of one of its machines.
 
     Attributes:
         machine: which one, for people; empty if none stands out.
@@ -112,7 +112,7 @@ class Slow:
         return self.spent_usd + left_usd - self.net_usd <= self.most_usd
 
 
-def why_not_replace(slow: Slow) -> str:
+def why_not_replace(slow: SlowTask) -> str:
     """Why its machine is left where it is; empty if another one is to be asked for."""
     if not slow.machine:
         longer_s = slow.left_s * slow._saved
@@ -134,7 +134,7 @@ def why_not_replace(slow: Slow) -> str:
     return "" if slow.is_within_cap else f"the run may cost {dollars(slow.most_usd)} at most"
 
 
-def why_replace(slow: Slow) -> str:
+def why_replace(slow: SlowTask) -> str:
     """What is gained by that, for people."""
     saves = f"{format_duration(max(slow.net_s, 0.0))} sooner"
     if slow.usd_per_hour:
@@ -151,7 +151,7 @@ class Moment(StrEnum):
     KEEP = "KEEP"
 
 
-def moment(slow: Slow, ready_s: float) -> Moment:
+def moment(slow: SlowTask, ready_s: float) -> Moment:
     """Whether its members go on with the other machine now, as soon as there is a checkpoint, or not at all.
 
     Args:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from trainmaster.control.decide.budget import Meter, SavingMoney
 from trainmaster.control.decide.effects import Effect, EffectKind, MoreMemory, ObservedTask, Policy
 from trainmaster.control.decide.queue_wait import Awaited
-from trainmaster.control.loop.reconcile import Turn, reconcile
+from trainmaster.control.loop.reconcile import Reconciliation, reconcile
 from trainmaster.control.loop.run_state import RunState, Task
 from trainmaster.control.loop.surroundings import (
     Actions,
@@ -86,7 +86,7 @@ class Watcher(Protocol):
     """Watches a controller at work; must be quick and never raise."""
 
     def turned(
-        self, run_state: RunState, turn: Turn, progress: Mapping[tuple[str, int], TaskProgress]
+        self, run_state: RunState, turn: Reconciliation, progress: Mapping[tuple[str, int], TaskProgress]
     ) -> None:
         """Something was decided, or some time has passed."""
 
@@ -304,7 +304,7 @@ class Controller:
                 self.database.commit(self.lease, notes, self.wall())
                 self._renewed_at = now
             if self.watcher:
-                self.watcher.turned(self.run_state, Turn([*notes]), self._progress)
+                self.watcher.turned(self.run_state, Reconciliation([*notes]), self._progress)
             wanted = self._wanted or self.database.stop_wanted(self.run_state.run)
             if self.interrupts > 1 or wanted in (EndReason.BUDGET, *_WITHOUT_MACHINES):
                 return  # that cannot wait

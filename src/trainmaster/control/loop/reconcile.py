@@ -17,8 +17,8 @@ _WAITS: Final = (Phase.QUEUED, Phase.GRANTED)
 
 
 @dataclass(slots=True)
-class Turn:
-    """What one turn asks for: commit all changes in one transaction, then perform the effects."""
+class Reconciliation:
+    """Result of one reconciliation: commit all changes in one transaction, then perform the effects."""
 
     changes: list[Change] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
@@ -35,7 +35,7 @@ def reconcile(
     plan: Plan,
     wanted: EndReason | None,
     now: float,
-) -> Turn:
+) -> Reconciliation:
     """Decide until nothing more follows from what was observed.
 
     ``run_state`` is brought up to date with every change given; the caller must commit them all, or
@@ -49,7 +49,7 @@ def reconcile(
         wanted: the whole run must end for this reason.
         now: Unix seconds.
     """
-    turn = Turn()
+    turn = Reconciliation()
     settled: dict[tuple[str, int], tuple[int, State, EndReason | None]] = {}
     moved = True
     while moved:
@@ -77,7 +77,7 @@ def _settle(
     policy: Policy,
     reason: EndReason | None,
     now: float,
-    turn: Turn,
+    turn: Reconciliation,
 ) -> bool:
     """Take one task as far as the observations carry it; True if its state changed."""
     if task.state is State.WAITING and reason is None:

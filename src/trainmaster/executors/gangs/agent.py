@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from trainmaster.executors.gangs.copies import Piece
     from trainmaster.executors.gangs.engine import Follow
-    from trainmaster.executors.gangs.life import Unattended
+    from trainmaster.executors.gangs.life import UnattendedGangs
     from trainmaster.executors.wire import Message
 
     #: Names of parts by the id and address of their node; what is known of parts by their names.
@@ -160,7 +160,7 @@ class Agent:
                 if client is not self._client:
                     client.close()
 
-    def tend(self, rules: Unattended, ask: Callable[[Elsewhere], Seen]) -> bool:
+    def tend(self, rules: UnattendedGangs, ask: Callable[[Elsewhere], Seen]) -> bool:
         """Look once after gangs over several nodes, if no driver is there (and none is about to be).
 
         Args:

@@ -440,8 +440,8 @@ def parts_elsewhere(records: Mapping[str, Message]) -> dict[tuple[str, str], lis
     return {node: list(names) for node, names in found.items() if not records.keys() & names.keys()}
 
 
-class Unattended:
-    """Gangs with a part on this node, from when their driver has gone until one comes.
+class UnattendedGangs:
+    """Gangs with a part on this node that have no driver now.
 
     Each node decides for all of a gang as a driver would, and acts on its own part alone.
 

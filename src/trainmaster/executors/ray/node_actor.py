@@ -12,7 +12,7 @@ from typing import Any
 
 from trainmaster.executors.base import GangStatus
 from trainmaster.executors.gangs.agent import Agent
-from trainmaster.executors.gangs.life import Unattended
+from trainmaster.executors.gangs.life import UnattendedGangs
 from trainmaster.executors.ray.commands import NODE_FILE_VARIABLE
 
 _THREADS = 8
@@ -32,13 +32,13 @@ class NodeActor(Agent):
         threading.Thread(target=self._tend, name="tend", daemon=True).start()
 
     def _tend(self) -> None:
-        rules = Unattended()
+        rules = UnattendedGangs()
         while True:
             time.sleep(_TEND_S)
             lives = False
             with contextlib.suppress(Exception):  # whatever Ray raises, something is out of reach now
                 lives = self.tend(rules, _elsewhere)
-            rules = rules if lives else Unattended()
+            rules = rules if lives else UnattendedGangs()
 
 
 def _elsewhere(parts: dict[tuple[str, str], list[str]]) -> dict[str, GangStatus | None]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster.executors.base import GangStatus
 from trainmaster.executors.gangs.agent import Agent, AgentProgram, Records
-from trainmaster.executors.gangs.life import Unattended, parts_elsewhere
+from trainmaster.executors.gangs.life import UnattendedGangs, parts_elsewhere
 from trainmaster.executors.ssh import AGENT_PROGRAM, STATUSES
 from trainmaster.executors.supervisor.processes import forbid_core_dumps
 from trainmaster.spec.errors import TrainmasterError
@@ -85,7 +85,7 @@ def tend(node: Mapping[str, Any], token: str, met: Sequence[str]) -> None:
     """
     agent, records = Agent(node), Records(node["home"])
     agent.orphan()
-    rules, lives = Unattended(node["lease_s"], met), True
+    rules, lives = UnattendedGangs(node["lease_s"], met), True
     while lives:
         time.sleep(_pause_s(node))
         if records.served() != token:
@@ -93,7 +93,7 @@ def tend(node: Mapping[str, Any], token: str, met: Sequence[str]) -> None:
         try:
             lives = agent.tend(rules, partial(_elsewhere, node))
         except (TrainmasterError, OSError):  # its supervisor is out of reach
-            rules = Unattended(node["lease_s"], met)
+            rules = UnattendedGangs(node["lease_s"], met)
 
 
 def _pause_s(node: Mapping[str, Any]) -> float:

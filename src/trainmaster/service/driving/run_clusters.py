@@ -83,8 +83,8 @@ def node_lease_s(environ: Mapping[str, str]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Renter:
-    """What a provider's machines are had by, reached by and made ready by; what it reads of a login stays."""
+class _ProviderAccess:
+    """How a run rents, reaches and prepares machines of one provider; what it reads of a login stays."""
 
     place: ProviderPlace
     provider: Provider
@@ -261,7 +261,7 @@ class RunClusters:
 
     # --- private -----------------------------------------------------------------------------------
 
-    def _renter(self, name: str, code: Path, place: ProviderPlace) -> _Renter:
+    def _renter(self, name: str, code: Path, place: ProviderPlace) -> _ProviderAccess:
         can, transport = capabilities_of(name), get_transport(name, place)
         provider = get_provider(name, place)
         provisioner = NodeProvisioner(
@@ -276,7 +276,7 @@ class RunClusters:
             self_deletion=provider.self_deletion_script if isinstance(provider, BringsSelfDeletion) else None,
             saved=self._saved,
         )
-        return _Renter(place, provider, transport, provisioner)
+        return _ProviderAccess(place, provider, transport, provisioner)
 
     def _records(self) -> Sequence[ClusterRecord]:
         """The run's clusters; those that are planned take over warm ones that fit."""
@@ -334,7 +334,7 @@ class RunClusters:
         for name, renter in self._renters.items():
             self._reap_at(name, renter, identity)
 
-    def _reap_at(self, name: str, renter: _Renter, identity: str) -> None:
+    def _reap_at(self, name: str, renter: _ProviderAccess, identity: str) -> None:
         rows = self._database.living_clusters(name, identity)
         lease_now, others = self._database.clock_s(), self._of_other_databases()
         # One that is over may be about to keep its machines.

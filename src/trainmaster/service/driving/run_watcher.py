@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.control.decide.effects import EffectKind
-from trainmaster.control.loop.reconcile import Turn
+from trainmaster.control.loop.reconcile import Reconciliation
 from trainmaster.control.loop.run_state import RUNNING_STATES, ExperimentState, RunState, Task
 from trainmaster.control.task.gangs import member_names
 from trainmaster.db.changes import ExperimentChange, Note, TaskChange
@@ -89,7 +89,7 @@ class RunWatcher:
         self._gone_on: set[Path] = set()
 
     def turned(
-        self, run_state: RunState, turn: Turn, progress: Mapping[tuple[str, int], TaskProgress]
+        self, run_state: RunState, turn: Reconciliation, progress: Mapping[tuple[str, int], TaskProgress]
     ) -> None:
         """Tell what changed, and how far it is."""
         happened = (*self._happened(run_state, turn), *self._went_on(progress))
@@ -108,7 +108,7 @@ class RunWatcher:
             for line in self._echo.lines(task.experiment, task.number, task.attempt):
                 self.say(line)
 
-    def _happened(self, run_state: RunState, turn: Turn) -> Iterator[Happening]:
+    def _happened(self, run_state: RunState, turn: Reconciliation) -> Iterator[Happening]:
         yield from self._echo.newly_staged(turn)
         for change in turn.changes:
             if isinstance(change, Note):
@@ -254,7 +254,7 @@ class LogTail:
         left_out = format_bytes(self._offsets[key] - seen)
         return f"... {left_out} of output are left out here: `trainmaster logs {self._run}` shows them"
 
-    def newly_staged(self, turn: Turn) -> Iterator[SetupBegun]:
+    def newly_staged(self, turn: Reconciliation) -> Iterator[SetupBegun]:
         """Experiments whose ``setup`` begins with this turn."""
         for effect in turn.effects:
             if effect.kind is EffectKind.STAGE and effect.experiment in self._unprepared:

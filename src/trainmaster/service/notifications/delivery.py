@@ -17,6 +17,7 @@ from trainmaster.control.notes.notifier import Message, Notifier, make_notifier
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.spec.errors import StoreError, TrainmasterError
 from trainmaster.spec.redaction import redacted
+from trainmaster.spec.units import counted
 
 if TYPE_CHECKING:
     from trainmaster.db import Database, Lease
@@ -100,7 +101,7 @@ class Delivery:
         with suppress(StoreError):
             if left := len(self._outbox.messages(self._lease.run, limit=_COUNTED + 1)):
                 why = f" ({self._trouble})" if self._trouble else ""
-                many = "1 message is" if left == 1 else f"{min(left, _COUNTED)} messages are"
+                many = f"{counted(min(left, _COUNTED), 'message')} {'is' if left == 1 else 'are'}"
                 more = "more than " if left > _COUNTED else ""
                 run = self._lease.run
                 later = f"`trainmaster resume {run}` sends them (and goes on with a run that did not succeed)"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.control.decide.adapting import (
     SEEN_S,
     Moment,
-    Slow,
+    SlowTask,
     change_s,
     moment,
     why_not_replace,
@@ -237,13 +237,13 @@ class Adapter:
         machine: Machine | None,
         drift: Drift,
         now: float,
-    ) -> Slow:
+    ) -> SlowTask:
         """All that the decision rests on."""
         attempt = attempt_id(self._run, task.experiment, task.number, task.attempt)
         loop = None if self._executor is None else self._executor.loop_of(attempt)
         machine_s, restart_s = change_s(run_state.course.get("phases", {}).get(task.experiment, ()))
         objective = self._recipe.objective
-        slow = Slow(
+        slow = SlowTask(
             machine="" if not drift.member else "its machine",
             kept="there is no other machine to go on with",
             usual_s=drift.usual_s,

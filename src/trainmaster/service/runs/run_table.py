@@ -22,7 +22,7 @@ MOST_COLUMNS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
-class TableWish:
+class TableQuery:
     """What is to be seen.
 
     Attributes:
@@ -66,7 +66,7 @@ class RunTable:
     done: Mapping[str, tuple[int, int, float | None]]
 
 
-def run_table(database: Database, which: RunFilter, wish: TableWish) -> RunTable:
+def run_table(database: Database, which: RunFilter, wish: TableQuery) -> RunTable:
     """See `RunTable`."""
     count = queries.count_runs(database, which=which)
     pages = max(1, -(-count // wish.rows))

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from trainmaster.service.runs.log_lines import LogLines
     from trainmaster.service.runs.run_details import RunDetails
     from trainmaster.service.runs.run_picture import RunPicture
-    from trainmaster.service.runs.run_table import RunTable, TableWish
+    from trainmaster.service.runs.run_table import RunTable, TableQuery
     from trainmaster.service.service import Service
     from trainmaster.service.users.caller import Caller
 
@@ -162,7 +162,7 @@ class TeamRuns:
         older = found["older"]
         return {"runs": found["runs"], "next": found["runs"][-1]["run"] if older else None, "older": older}
 
-    def table(self, wish: TableWish, **chosen: str | None) -> RunTable:
+    def table(self, wish: TableQuery, **chosen: str | None) -> RunTable:
         """One page of them in any order, with columns that are chosen.
 
         Args:

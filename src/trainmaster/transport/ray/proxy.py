@@ -82,7 +82,7 @@ class RayProxy:
         self._settings, self._root, self._may_reach = settings, root, may_reach
         self._lock = threading.Lock()
         self._line: _ProxyConnection | None = None
-        about = (*_where(settings), *map(_text, ("proxy_program.py", "dialling.py", "node_process.py")))
+        about = (*_where(settings), *map(_text, ("proxy_program.py", "ray_connection.py", "node_process.py")))
         self._file = root / ".ray" / short_digest("\0".join(about))[:12]
         self._socket: ProxySocket | None = None
         self._is_alone = False
@@ -200,7 +200,7 @@ class RayProxy:
             about = {
                 "address": settings.address,
                 "variables": dict(settings.variables),
-                "dialling": _text("dialling.py"),
+                "ray_connection": _text("ray_connection.py"),
                 "node_process": _text("node_process.py"),
             }
             lead = b"%d\n%s%s\n" % (len(source), source, json.dumps(about).encode())

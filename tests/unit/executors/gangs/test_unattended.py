@@ -3,7 +3,7 @@
 import json
 
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
-from trainmaster.executors.gangs.life import ConductedGang, Unattended, parts_elsewhere
+from trainmaster.executors.gangs.life import ConductedGang, UnattendedGangs, parts_elsewhere
 
 NAMES = ("worker-0", "ps-0", "worker-1")
 
@@ -42,7 +42,7 @@ def seen(**changed):
 
 def test_nothing_is_done_while_all_run_or_do_not_answer():
     own = "r/e/0/1#n0"
-    rules = Unattended()
+    rules = UnattendedGangs()
     assert orders(rules, {own: record_of()}, seen(), 100.0) == []
     assert orders(rules, {own: record_of()}, {own: status(own)}, 102.0) == [], "unreachable is never dead"
     assert rules.lives({own: record_of()})
@@ -50,7 +50,7 @@ def test_nothing_is_done_while_all_run_or_do_not_answer():
 
 def test_a_dead_node_ends_the_parts_here_and_servers_last():
     dead = seen(n2=None)
-    kept, *first = orders(Unattended(), {"r/e/0/1#n0": record_of()}, dead, 100.0)
+    kept, *first = orders(UnattendedGangs(), {"r/e/0/1#n0": record_of()}, dead, 100.0)
     assert [(order["do"], order["attempt"], order["grace_s"]) for order in first] == [
         ("stop", "r/e/0/1#n0", 5.0)
     ]
@@ -62,7 +62,7 @@ def test_a_dead_node_ends_the_parts_here_and_servers_last():
         1_000_100.0,
     ]
     assert kept["record"]["gpus"] == 2
-    server = Unattended()
+    server = UnattendedGangs()
     (name,) = [part for part in dead if "#n1" in part]
     assert stops(orders(server, {name: record_of()}, dead, 100.0)) == []
     done = {**dead, "r/e/0/1#n0": status("r/e/0/1#n0", code=0, ended=True)}
@@ -73,7 +73,7 @@ def test_a_dead_node_ends_the_parts_here_and_servers_last():
 def test_a_server_is_not_left_behind_by_workers_that_do_not_end():
     dead = seen(n2=None)
     (name,) = [part for part in dead if "#n1" in part]
-    server = Unattended()
+    server = UnattendedGangs()
     assert stops(orders(server, {name: record_of()}, dead, 100.0)) == []
     assert orders(server, {name: record_of()}, dead, 104.0) == []
     (order,) = orders(server, {name: record_of()}, dead, 106.0)
@@ -83,12 +83,12 @@ def test_a_server_is_not_left_behind_by_workers_that_do_not_end():
 
 def test_a_member_that_has_failed_elsewhere():
     failed = seen(n2=status("r/e/0/1#n2", code=1, ended=True))
-    (order,) = orders(Unattended(), {"r/e/0/1#n0": record_of()}, failed, 100.0)
+    (order,) = orders(UnattendedGangs(), {"r/e/0/1#n0": record_of()}, failed, 100.0)
     assert (order["do"], "why" in order) == ("stop", False)
 
 
 def test_a_gang_that_is_submitted_again_is_another_one():
-    own, rules = "r/e/0/1#n0", Unattended()
+    own, rules = "r/e/0/1#n0", UnattendedGangs()
     failed = seen(n2=status("r/e/0/1#n2", code=1, ended=True))
     assert len(orders(rules, {own: record_of()}, failed, 100.0)) == 1
     assert len(orders(rules, {own: record_of() | {"reservation": "2"}}, failed, 101.0)) == 1
@@ -96,12 +96,12 @@ def test_a_gang_that_is_submitted_again_is_another_one():
 
 def test_a_node_that_is_silent_for_the_lease_is_dead_once_any_has_answered():
     own = "r/e/0/1#n0"
-    rules = Unattended(60.0)
+    rules = UnattendedGangs(60.0)
     alone = {own: status(own)}
     for now in (100.0, 1000.0):
         assert orders(rules, {own: record_of()}, alone, now) == [], "perhaps nodes cannot reach each other"
     silent = {part: each for part, each in seen().items() if "#n2" not in part}
-    rules = Unattended(60.0)
+    rules = UnattendedGangs(60.0)
     assert orders(rules, {own: record_of()}, seen(), 100.0) == []
     assert orders(rules, {own: record_of()}, silent, 159.0) == []
     _, order = orders(rules, {own: record_of()}, silent, 161.0)
@@ -114,7 +114,7 @@ def test_a_node_that_is_silent_for_the_lease_is_dead_once_any_has_answered():
 
 def test_a_node_that_never_answers_is_dead_after_the_lease_if_nodes_were_seen_to_reach_each_other():
     own = "r/e/0/1#n0"
-    rules = Unattended(60.0, ["id-1"])
+    rules = UnattendedGangs(60.0, ["id-1"])
     silent = {part: each for part, each in seen().items() if part == own}
     assert orders(rules, {own: record_of()}, silent, 100.0) == []
     assert orders(rules, {own: record_of()}, silent, 159.0) == []

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.control.decide.effects import Effect, EffectKind
-from trainmaster.control.loop.reconcile import Turn
+from trainmaster.control.loop.reconcile import Reconciliation
 from trainmaster.control.loop.run_state import ExperimentState, RunState
 from trainmaster.control.task.layout import AttemptPlace
 from trainmaster.db.changes import ClosedAttempt, ExperimentChange, Note, TaskChange
@@ -64,7 +64,7 @@ def test_a_turn_is_told_as_plain_data(tmp_path):
     log.write_text("one\r50%\nlast")
     state = RunState("r", {"main": ExperimentState("main", (), total=1, window=1, state=State.RUNNING)})
     note = Note("waits")
-    turn = Turn(
+    turn = Reconciliation(
         [ExperimentChange("main", State.WAITING, State.RUNNING), note, failure(0)],
         [Effect(EffectKind.STAGE, "main", 0, 1)] * 2,
     )
@@ -79,7 +79,7 @@ def test_a_turn_is_told_as_plain_data(tmp_path):
         eta_s=9.0,
     )
     watcher.turned(state, turn, {("main", 0): went_on})
-    watcher.turned(state, Turn(), {("main", 0): went_on})
+    watcher.turned(state, Reconciliation(), {("main", 0): went_on})
     begun, moved, told, ended, goes_on = shown.happened
     assert (begun, told, goes_on) == (
         SetupBegun("main"),
@@ -97,7 +97,7 @@ def test_a_turn_is_told_as_plain_data(tmp_path):
 def test_only_the_first_five_failures_are_told(tmp_path):
     watcher, shown = watched(tmp_path, parameters={"a": [1, 2, 3, 4, 5, 6, 7]})
     state = RunState("r", {"main": ExperimentState("main", (), total=7, window=7)})
-    watcher.turned(state, Turn([failure(number) for number in range(7)]), {})
+    watcher.turned(state, Reconciliation([failure(number) for number in range(7)]), {})
     assert [type(each) for each in shown.happened] == [AttemptEnded] * 5 + [MoreFailures]
     assert {each.message for each in shown.happened[:5]} == {"exit code 1"}
 

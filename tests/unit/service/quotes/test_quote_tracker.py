@@ -59,8 +59,8 @@ class Store:
     def was_cancelled(self, _run):
         return self.by_hand
 
-    def record_truth(self, number, truth):
-        self.rows[number] |= {"kept": truth.kept, "time_s": truth.time_s, "cost_usd": truth.cost_usd}
+    def record_outcome(self, number, outcome):
+        self.rows[number] |= {"kept": outcome.kept, "time_s": outcome.time_s, "cost_usd": outcome.cost_usd}
 
 
 NOW = Fingerprint("exact", "similar", (1, 2))

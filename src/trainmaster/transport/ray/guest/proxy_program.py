@@ -494,12 +494,12 @@ def main(about: dict[str, Any]) -> None:
                 rest = rest[os.write(output, rest) :]
 
     say({"began": True})  # the core of Ray may end us
-    dialling = types.ModuleType("dialling")
-    exec(about["dialling"], vars(dialling))  # noqa: S102 - our own, sent with this
+    ray_connection = types.ModuleType("ray_connection")
+    exec(about["ray_connection"], vars(ray_connection))  # noqa: S102 - our own, sent with this
     try:
-        dialling.knock(about["address"])
+        ray_connection.knock(about["address"])
         _lighten()
-        dialling.dial(about["address"])
+        ray_connection.dial(about["address"])
     except Exception as error:  # noqa: BLE001 - told to who asks
         kind = "missing" if isinstance(error, ImportError) else "refused"
         kind = "away" if isinstance(error, (OSError, TimeoutError)) else kind
