@@ -100,7 +100,8 @@ class NodeStaging:
 
     def _note_meanwhile(self, node: NodeAccess, context: TaskContext, image: Image | None) -> None:
         """No member waits for that; what is published does, see `RemoteSite`."""
-        with contextlib.suppress(RuntimeError):  # the run has just ended, and hung up
+        # The run has just ended, and hung up; of a connection that is closing asyncssh says so by `assert`.
+        with contextlib.suppress(RuntimeError, AssertionError):
             self.note_environment(node, context, image)
 
     def _environment(self, node: NodeAccess, context: TaskContext, image: Image | None) -> dict[str, Any]:
