@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import socket
 import ssl
-import urllib.request
+import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
+from urllib.request import getproxies, proxy_bypass
 
 from trainmaster.spec.addresses import Address, address_of, is_metadata, is_own_machine, named_networks
 
@@ -16,7 +20,6 @@ MayReach = Callable[[Address], bool]
 Resolve = Callable[..., list[tuple[Any, ...]]]
 #: Says that the variables are those of a team's own login to a place, and whose.
 TEAM_VARIABLE: Final = "TRAINMASTER_LOGIN_TEAM"
-_TIMEOUT_S: Final = 60.0
 
 
 class UnreachedAddressError(OSError):
@@ -51,20 +54,28 @@ def checked_connection(
     The name is resolved once, and what is connected to is what was checked: a name that means something
     else a moment later changes nothing.
 
+    Args:
+        host: a name or an address.
+        port: of it.
+        may_reach: says of each address whether it may be.
+        timeout_s: for all addresses together, then for each answer.
+        resolve: gives them.
+
     Raises:
         UnreachedAddressError: no address of it may be, or can be reached.
     """
-    trouble = f"{host} has no address"
+    trouble, end_s = f"{host} has no address", time.monotonic() + timeout_s
     for family, kind, protocol, _, place in resolve(host, port, type=socket.SOCK_STREAM):
         if not may_reach(address_of(place[0])):
             trouble = f"{host} is {place[0]}, which this server does not connect to for its users"
             continue
         found = socket.socket(family, kind, protocol)
-        found.settimeout(timeout_s)
+        found.settimeout(max(end_s - time.monotonic(), 0.001))
         try:
             found.connect(place)
             peer = found.getpeername()[0]
             if may_reach(address_of(peer)):
+                found.settimeout(timeout_s)
                 return found
             trouble = f"{host} is {peer}, which this server does not connect to for its users"
         except OSError as error:
@@ -73,29 +84,78 @@ def checked_connection(
     raise UnreachedAddressError(trouble)
 
 
-def checked_handler(may_reach: MayReach, context: ssl.SSLContext | None = None) -> urllib.request.BaseHandler:
-    """What opens requests of urllib over such connections; a proxy that the server has is trusted.
+def has_proxy(url: str) -> bool:
+    """Whether a proxy that this machine's administrator has named carries requests to a URL."""
+    at = urlsplit(url)
+    return at.scheme in getproxies() and not proxy_bypass(at.hostname or "")
+
+
+def checked_request(
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    body: bytes | None,
+    may_reach: MayReach,
+    timeout_s: float,
+    *,
+    context: ssl.SSLContext | None = None,
+    resolve: Resolve = socket.getaddrinfo,
+    most_bytes: int = 0,
+) -> tuple[int, dict[str, str], bytes]:
+    """One request over a `checked_connection`; redirects are not followed.
 
     Args:
+        method: of HTTP.
+        url: ``http:`` or ``https:``.
+        headers: beside ``host``, ``connection`` and the length.
+        body: None for none.
         may_reach: see `checked_connection`.
+        timeout_s: for the whole of it: what sends a byte a second is cut off, too.
         context: of encrypted connections; None for the system's authorities.
+        resolve: see `checked_connection`.
+        most_bytes: so much of the answer is read.
+
+    Returns:
+        The status, the headers by names in small letters, and what was read of the answer.
+
+    Raises:
+        OSError, http.client.HTTPException: there is no answer.
     """
+    parts = urlsplit(url)
+    is_tls, host = parts.scheme == "https", parts.hostname or ""
+    if parts.scheme not in ("http", "https"):
+        raise UnreachedAddressError(f"unknown url type: {parts.scheme}")
+    is_late = threading.Event()
+    with contextlib.ExitStack() as opened:
+        began_s = time.monotonic()
+        plain = checked_connection(host, parts.port or (443 if is_tls else 80), may_reach, timeout_s, resolve)
+        used = opened.enter_context(plain)
+        own = opened.enter_context(plain.dup())  # encrypted, a socket is another object
+        watchdog = threading.Timer(began_s + timeout_s - time.monotonic(), _cut, (own, is_late))
+        watchdog.daemon = True
+        watchdog.start()
+        opened.callback(watchdog.cancel)
+        try:
+            if is_tls:
+                encrypted = (context or ssl.create_default_context()).wrap_socket(plain, server_hostname=host)
+                used = opened.enter_context(encrypted)
+            connection = http.client.HTTPConnection(parts.netloc.rpartition("@")[2])
+            connection.sock = used
+            path = urlunsplit(("", "", parts.path or "/", parts.query, ""))
+            connection.request(method, path, body, {**headers, "connection": "close"})
+            answer = connection.getresponse()
+            said = answer.read(most_bytes) if most_bytes else b""
+            if answer.length and len(said) < most_bytes:  # Python lets an end that comes too early pass
+                raise http.client.IncompleteRead(said, answer.length)
+        except (OSError, http.client.HTTPException):
+            if not is_late.is_set():
+                raise
+        if is_late.is_set():
+            raise TimeoutError(f"no answer within {timeout_s:g} s")
+        return answer.status, {name.lower(): value for name, value in answer.headers.items()}, said
 
-    class Plain(http.client.HTTPConnection):
-        def connect(self) -> None:
-            timeout_s = self.timeout if isinstance(self.timeout, int | float) else _TIMEOUT_S
-            self.sock = checked_connection(self.host, self.port, may_reach, timeout_s)
 
-    class Encrypted(http.client.HTTPSConnection, Plain):
-        """What encrypts calls `Plain.connect` first."""
-
-    class Handler(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
-        def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-            return super().http_open(req) if req.has_proxy() else self.do_open(Plain, req)
-
-        def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-            if getattr(req, "_tunnel_host", None):
-                return super().https_open(req)
-            return self.do_open(Encrypted, req, context=context)
-
-    return Handler(context=context)
+def _cut(connected: socket.socket, is_late: threading.Event) -> None:
+    is_late.set()
+    with contextlib.suppress(OSError):
+        connected.shutdown(socket.SHUT_RDWR)

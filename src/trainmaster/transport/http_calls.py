@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.errors import ProviderError
 from trainmaster.spec.plain_json import parsed_json
-from trainmaster.transport.checked_connection import MayReach, checked_handler
+from trainmaster.transport.checked_connection import MayReach, checked_request, has_proxy
 
 _MOST_BYTES: Final = 32 << 20
 #: Of what an error says, in characters.
@@ -179,7 +179,8 @@ def sender(
     Args:
         authorities: file with certificates of those that are believed, too; empty for the system's only.
         context: of connections, in place of all that.
-        may_reach: which addresses may be connected to; None for all.
+        may_reach: which addresses may be connected to, unless a proxy does that; None for all. Then the
+            seconds are for the whole answer.
 
     Raises:
         OSError: the file cannot be read.
@@ -194,13 +195,19 @@ def sender(
         urllib.request.HTTPDefaultErrorHandler(),
         urllib.request.HTTPErrorProcessor(),
         _NoRedirect(),
-        *_connecting(context, may_reach),
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(context=context),
     ):
         opener.add_handler(handler)
 
     def send(
         method: str, address: str, headers: Mapping[str, str], body: bytes | None, timeout_s: float
     ) -> HttpAnswer:
+        if may_reach is not None and not has_proxy(address):
+            status, named, said = checked_request(
+                method, address, headers, body, may_reach, timeout_s, context=context, most_bytes=_MOST_BYTES
+            )
+            return HttpAnswer(status, said.decode(errors="replace"), named)
         request = urllib.request.Request(address, body, dict(headers), method=method)  # noqa: S310 - http(s) only
         try:
             with opener.open(request, timeout=timeout_s) as answer:
@@ -210,15 +217,6 @@ def sender(
                 return _answer(error.code, error)
 
     return send
-
-
-def _connecting(
-    context: ssl.SSLContext | None, may_reach: MayReach | None
-) -> Iterator[urllib.request.BaseHandler]:
-    if may_reach is not None:
-        yield checked_handler(may_reach, context)
-    else:
-        yield from (urllib.request.HTTPHandler(), urllib.request.HTTPSHandler(context=context))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import socket
+import threading
 
 import pytest
 
@@ -75,6 +78,28 @@ def test_what_the_administrator_has_named_is_connected_to(receiver):
     assert [each.path for each in receiver.asked] == ["/a"]
     with pytest.raises(OSError, match="does not connect to for its users"):
         send("GET", f"https://127.0.0.2:{receiver.port}/", {}, None, 5.0)
+
+
+@pytest.mark.parametrize("drops", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\n\r\n{"])
+def test_what_answers_byte_by_byte_is_cut_off(drops):
+    """However long each byte takes: the seconds are for the whole answer."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        is_over = threading.Event()
+
+        def drip():
+            connection, _ = listener.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.sendall(drops)
+                while not is_over.wait(0.02):
+                    connection.sendall(b"x")
+
+        thread = threading.Thread(target=drip, daemon=True)
+        thread.start()
+        send = sender(may_reach=team_may_reach(HERE))
+        with pytest.raises(TimeoutError, match=r"no answer within 0\.2 s"):
+            send("GET", f"http://127.0.0.1:{listener.getsockname()[1]}/", {}, None, 0.2)
+        is_over.set()
+        thread.join()
 
 
 @pytest.mark.parametrize("may_reach", [None, team_may_reach(TEAM)])

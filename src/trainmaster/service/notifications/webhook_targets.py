@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import socket
-import ssl
-import threading
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -14,7 +11,7 @@ from typing import Final
 from trainmaster.dataclass import dataclass
 from trainmaster.spec.addresses import NETWORKS_VARIABLE, Address, Network, is_metadata, is_public
 from trainmaster.spec.errors import UsageError
-from trainmaster.transport.checked_connection import Resolve, UnreachedAddressError, checked_connection
+from trainmaster.transport.checked_connection import Resolve, UnreachedAddressError, checked_request
 
 TIMEOUT_S: Final = 10.0
 
@@ -83,49 +80,18 @@ def post(
     The name is resolved once, and what is connected to is what was checked: a name that means something
     else a moment later changes nothing. Of what is answered ``most_bytes`` are read.
     """
-    parts = urllib.parse.urlsplit(url)
-    is_tls, host = parts.scheme == "https", parts.hostname or ""
-    path = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
-    watchdog, is_late = None, threading.Event()
+    is_tls = url.startswith("https:")
     try:
-        port = parts.port or (443 if is_tls else 80)
-        used = checked_connection(
-            host, port, lambda found: may_reach(found, allowed, is_tls=is_tls), TIMEOUT_S, resolve
-        )
-        if is_tls:
-            context = ssl.create_default_context()
-            used = context.wrap_socket(used, server_hostname=host, do_handshake_on_connect=False)
-        watchdog = threading.Timer(
-            timeout_s, _cut, (used, is_late)
-        )  # a server that sends a byte a second is cut off, too
-        watchdog.daemon = True
-        watchdog.start()
-        with contextlib.closing(used):
-            if isinstance(used, ssl.SSLSocket):
-                used.do_handshake()
-            connection = http.client.HTTPConnection(parts.netloc)
-            connection.sock = used
-            connection.request("POST", path, body, {**headers, "connection": "close"})
-            answer = connection.getresponse()
-            status, wait = answer.status, answer.headers.get("retry-after", "")
-            said = answer.read(most_bytes) if most_bytes else b""
-    except UnreachedAddressError as error:
+        status, told, said = checked_request(
+            "POST", url, headers, body, lambda found: may_reach(found, allowed, is_tls=is_tls), timeout_s,
+            resolve=resolve, most_bytes=most_bytes,
+        )  # fmt: skip
+    except (UnreachedAddressError, TimeoutError) as error:
         return ReceiverResponse(0, str(error))
     except (OSError, http.client.HTTPException) as error:
-        late = f"no answer within {timeout_s:g} s" if is_late.is_set() else ""
-        return ReceiverResponse(0, late or f"{type(error).__name__} {str(error)[:200]}".rstrip())
-    finally:
-        if watchdog is not None:
-            watchdog.cancel()
-    if is_late.is_set():
-        return ReceiverResponse(0, f"no answer within {timeout_s:g} s")
+        return ReceiverResponse(0, f"{type(error).__name__} {str(error)[:200]}".rstrip())
+    wait = told.get("retry-after", "")
     if 200 <= status < 300:
         return ReceiverResponse(status, body=said)
     trouble = f"HTTP {status}" + (": redirects are not followed" if 300 <= status < 400 else "")
     return ReceiverResponse(status, trouble, float(wait) if wait.isdecimal() and len(wait) < 7 else 0.0, said)
-
-
-def _cut(connected: socket.socket, is_late: threading.Event) -> None:
-    is_late.set()
-    with contextlib.suppress(OSError):
-        connected.shutdown(socket.SHUT_RDWR)

@@ -14,12 +14,11 @@ import socket
 from collections import deque
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from trainmaster.spec.errors import UsageError, imports_of
 from trainmaster.spec.plain_json import parsed_json
 from trainmaster.transport.base import ConnectionLostError, UnreachableError
-from trainmaster.transport.checked_connection import checked_connection
+from trainmaster.transport.checked_connection import checked_connection, has_proxy
 from trainmaster.transport.kubernetes.api import KubeApi, refused_of
 from trainmaster.transport.process_connection import PieceInput
 
@@ -62,8 +61,7 @@ async def _checked(api: KubeApi, address: str) -> socket.socket | None:
     """A connection to where a team's own login may lead; None if that, or a proxy, need not be asked for."""
     at = urlsplit(address)
     host, port = at.hostname or "", at.port or (443 if at.scheme == "wss" else 80)
-    has_proxy = at.scheme == "wss" and "https" in getproxies() and not proxy_bypass(host)
-    if api.may_reach is None or has_proxy:
+    if api.may_reach is None or has_proxy("http" + address.removeprefix("ws")):
         return None
     found = await asyncio.to_thread(checked_connection, host, port, api.may_reach, _OPEN_S)
     found.setblocking(False)
