@@ -9,7 +9,7 @@ from fastapi.responses import Response
 
 from trainmaster.api.rest.clusters import Clusters
 from trainmaster.api.rest.images import Images, removed
-from trainmaster.api.rest.state import Admin, Reader, State, Submitter
+from trainmaster.api.rest.state import Admin, Reader, State, Submitter, asks_places
 from trainmaster.service.doctor import other_places, places_checkup
 from trainmaster.web.rendering import page, redirect
 
@@ -25,6 +25,7 @@ def clusters(request: Request, found: Clusters, caller: Reader) -> Response:
 
 
 @router.post("/clusters/end")
+@asks_places
 def end(found: Clusters, state: State, caller: Submitter, cluster: Annotated[str, Form()]) -> Response:
     """Gives one back that no run uses."""
     found.end([cluster], state.environ, lambda _: None)
@@ -47,6 +48,7 @@ def remove(
 
 
 @router.get("/places")
+@asks_places
 def places(
     request: Request,
     state: State,

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
 from trainmaster.api.rest.registry import registry_of
-from trainmaster.api.rest.state import Reader, State, Submitter
+from trainmaster.api.rest.state import Reader, State, Submitter, asks_places
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.examples import example, examples
 from trainmaster.service.uploads.code_uploads import CodeUploads
@@ -36,6 +36,7 @@ def listed(request: Request, state: State, caller: Reader) -> Response:
 
 
 @router.post("/examples/{name}")
+@asks_places
 def run(name: str, state: State, caller: Submitter, key: Annotated[str, Form()] = "") -> Response:
     """Runs one unchanged."""
     chosen = example(name)

@@ -22,7 +22,7 @@ from trainmaster.advisor.papers.policy_quote import POLICIES
 from trainmaster.api.rest.hidden_places import TYPED
 from trainmaster.api.rest.registry import registry_of
 from trainmaster.api.rest.runs import planned
-from trainmaster.api.rest.state import Runs, ServerState, State, Submitter
+from trainmaster.api.rest.state import Runs, ServerState, State, Submitter, asks_places
 from trainmaster.artifacts.code_sources import as_git
 from trainmaster.control.attempt.data_sources import BUILT_IN
 from trainmaster.control.checks.framework_notes import framework_notes
@@ -314,6 +314,7 @@ def estimate(request: Request, state: State, caller: Submitter, form: Filled) ->
 
 
 @router.post("/new/dry-run")
+@asks_places
 def show_plan(request: Request, state: State, caller: Submitter, form: Filled) -> Response:
     """What a run would do, in the words of what does it; nothing of it is done."""
     try:
@@ -415,6 +416,7 @@ def ask_quote(request: Request, state: State, caller: Submitter, form: Filled) -
 
 
 @router.post("/new")
+@asks_places
 def send(request: Request, state: State, caller: Submitter, form: Filled) -> Response:
     """Runs it, or keeps it as a workflow."""
 

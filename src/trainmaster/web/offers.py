@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from trainmaster.api.rest.state import Reader, State
+from trainmaster.api.rest.state import Reader, State, asks_places
 from trainmaster.service import OfferFilter
 from trainmaster.service.offer_list import list_offers
 from trainmaster.spec.errors import TrainmasterError
@@ -35,6 +35,7 @@ def old(as_of: datetime.date, today: datetime.date) -> str:
 
 
 @router.get("/offers")
+@asks_places
 def offers(
     request: Request,
     state: State,

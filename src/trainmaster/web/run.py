@@ -11,7 +11,7 @@ from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import Response
 from starlette.background import BackgroundTask
 
-from trainmaster.api.rest.state import Reader, Runs, State, Submitter
+from trainmaster.api.rest.state import Reader, Runs, State, Submitter, asks_places
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.models.starting_models import with_versions
@@ -291,6 +291,7 @@ def again(
 
 
 @router.post("/runs/{run}/again")
+@asks_places
 def send_again(
     request: Request,
     run: str,

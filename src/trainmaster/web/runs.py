@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import Response
 
-from trainmaster.api.rest.state import Reader, Runs, State, Submitter
+from trainmaster.api.rest.state import Reader, Runs, State, Submitter, asks_places
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.runs.run_table import RunTable, TableQuery
 from trainmaster.service.teams.team_runs import TeamRuns
@@ -160,6 +160,7 @@ def again(
 
 
 @router.post("/again")
+@asks_places
 def send_again(
     request: Request,
     found: Runs,

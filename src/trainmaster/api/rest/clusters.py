@@ -16,6 +16,7 @@ from trainmaster.api.rest.state import (
     ServerState,
     State,
     Submitter,
+    asks_places,
     caller_of,
     state_of,
 )
@@ -54,6 +55,7 @@ class WhichPlaces(Body):
 
 
 @router.post("/doctor")
+@asks_places
 def examine_places(body: WhichPlaces, state: State, caller: Admin) -> dict[str, Any]:
     """What is right and wrong where machines are, and what to do about it; nothing is rented."""
     recipe = Recipe.from_text(body.recipe) if body.recipe else None
@@ -69,12 +71,14 @@ def clusters(found: Clusters, caller: Reader) -> dict[str, Any]:
 
 
 @router.post("/clusters/end")
+@asks_places
 def end_many(body: EndMany, found: Clusters, state: State, caller: Submitter) -> Ended:
     """Give back clusters that no run uses."""
     return _ended(found, body.clusters, state)
 
 
 @router.delete("/clusters/{cluster}")
+@asks_places
 def end(cluster: str, found: Clusters, state: State, caller: Submitter) -> Ended:
     """Give one back."""
     return _ended(found, [cluster], state)

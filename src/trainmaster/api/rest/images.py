@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Query, Request
 
-from trainmaster.api.rest.state import Reader, Routes, Submitter, caller_of, state_of
+from trainmaster.api.rest.state import Reader, Routes, State, Submitter, asks_places, caller_of, state_of
 from trainmaster.service.images import HomeImages
 from trainmaster.spec.errors import NotFoundError
 
@@ -24,13 +24,17 @@ Provider = Annotated[str | None, Query(description="That has them; else all that
 
 
 @router.get("/images")
-def images(found: Images, caller: Reader, provider: Provider = None) -> dict[str, Any]:
+@asks_places
+def images(found: Images, state: State, caller: Reader, provider: Provider = None) -> dict[str, Any]:
     """Images that were made of machines, as `trainmaster image ls --json` prints them."""
     return {"images": found.listed(provider)}
 
 
 @router.delete("/images/{image}")
-def remove(image: str, found: Images, caller: Submitter, provider: Provider = None) -> dict[str, Any]:
+@asks_places
+def remove(
+    image: str, found: Images, state: State, caller: Submitter, provider: Provider = None
+) -> dict[str, Any]:
     """Remove one; what it was."""
     return {"removed": removed(found, image, provider)}
 

@@ -1,4 +1,4 @@
-"""`Streams`, `Waits` and `MemberOpenings`: how much of one process a caller may take, and until when."""
+"""`Streams`, `Waits` and `SlowCalls`: how much of one process a caller may take, and until when."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ MAX_STREAMS: Final = 8
 MAX_WAITS: Final = 32
 #: A page of an app opens many connections at once.
 MAX_TUNNELS: Final = 100
-#: Ways to members that one user has opened at once, and all users together.
-OPENINGS_OF_USER: Final = 4
-MAX_OPENINGS: Final = 64
+#: Calls to machines and places that one user or team has under way at once, and all together.
+SLOW_CALLS_OF_ONE: Final = 4
+MAX_SLOW_CALLS: Final = 64
 #: The rights of those whose requests and answers go on are looked at so often, in seconds.
 CHECK_EVERY_S: Final = 1.0
 log = logging.getLogger(__name__)
@@ -250,23 +250,23 @@ class Waits:
             self._open += Counter()  # without those that are 0
 
 
-class MemberOpenings:
-    """Ways to members that are being opened: machines may let us wait, so threads of requests are not for it.
+class SlowCalls:
+    """Calls that others' machines may keep waiting: they have threads of their own, not those of requests.
 
     Args:
-        of_user: so many at once of one user; the next ones wait for their turn.
+        of_one: so many at once for one user or team; the next ones wait for their turn.
         most: so many of all.
     """
 
-    def __init__(self, of_user: int = OPENINGS_OF_USER, most: int = MAX_OPENINGS) -> None:
-        self._of_user, self._most = of_user, most
+    def __init__(self, of_one: int = SLOW_CALLS_OF_ONE, most: int = MAX_SLOW_CALLS) -> None:
+        self._of_one, self._most = of_one, most
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
-    async def open(self, user: str, work: Callable[[], T]) -> T:
-        """What the work gives, when it is the user's turn."""
-        turn = self._turns.setdefault(user, asyncio.Semaphore(self._of_user))
+    async def run(self, who: str, call: Callable[[], T]) -> T:
+        """What a call gives, when it is the turn of who asks."""
+        turn = self._turns.setdefault(who, asyncio.Semaphore(self._of_one))
         async with turn:
-            return await to_thread.run_sync(work, limiter=self._threads)
+            return await to_thread.run_sync(call, limiter=self._threads)
 
     @cached_property
     def _threads(self) -> CapacityLimiter:

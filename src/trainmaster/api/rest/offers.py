@@ -9,7 +9,7 @@ from fastapi import Query
 from pydantic import Field
 
 from trainmaster.api.rest.bodies import Body
-from trainmaster.api.rest.state import Reader, Routes, State, Submitter
+from trainmaster.api.rest.state import Reader, Routes, State, Submitter, asks_places
 from trainmaster.service import OfferFilter
 from trainmaster.service.offer_list import check_named, list_offers, refresh_prices
 
@@ -41,6 +41,7 @@ class RefreshPrices(Body):
 
 
 @router.get("/offers")
+@asks_places
 def offers(state: State, caller: Reader, which: Annotated[WhichOffers, Query()]) -> dict[str, Any]:
     """What can be rented, as `trainmaster offers --json` prints it; each price has its date."""
     check_named(which.catalogue)
@@ -52,6 +53,7 @@ def offers(state: State, caller: Reader, which: Annotated[WhichOffers, Query()])
 
 
 @router.post("/offers/refresh")
+@asks_places
 def refresh(body: RefreshPrices, state: State, caller: Submitter) -> dict[str, Any]:
     """Ask for the prices of now, with the team's own login or the server's; how many there are, by region."""
     return {"prices": refresh_prices(state.service.of_team(caller.team or None), state.environ, body.region)}

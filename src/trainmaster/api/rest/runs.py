@@ -24,6 +24,7 @@ from trainmaster.api.rest.state import (
     State,
     Submitter,
     Transfer,
+    asks_places,
 )
 from trainmaster.service import capabilities_of
 from trainmaster.service.driving.submissions import RunRequest
@@ -119,6 +120,7 @@ def request_of(body: NewRun, state: ServerState, caller: Caller) -> RunRequest:
 
 
 @router.post("/runs", status_code=201)
+@asks_places
 def send(
     body: NewRun,
     state: State,
@@ -145,6 +147,7 @@ def _accepted(state: ServerState, run: str, notes: list[str]) -> dict[str, Any]:
 
 
 @router.post("/recipes/check")
+@asks_places
 def check(body: NewRun, state: State, caller: Reader) -> dict[str, Any]:
     """Whether a recipe is right: 422 with all mistakes, each with line and column, else what was read.
 
@@ -158,6 +161,7 @@ def check(body: NewRun, state: State, caller: Reader) -> dict[str, Any]:
 
 
 @router.post("/runs/dry-run")
+@asks_places
 def dry_run(body: NewRun, state: State, caller: Submitter) -> dict[str, Any]:
     """What a run would do: `requests` that renting would send, `processes` with their variables, `notes`.
 
@@ -344,6 +348,7 @@ def logs(
 
 
 @router.post("/runs/{run}/logs/system")
+@asks_places
 def fetch_system_log(
     run: str,
     state: State,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 from urllib.parse import urlsplit
@@ -20,8 +21,8 @@ from trainmaster.api.rest.limits import (
     TESTS_BURST,
     TESTS_PER_S,
     LoopLag,
-    MemberOpenings,
     OpenStream,
+    SlowCalls,
     Streams,
     Waits,
 )
@@ -115,6 +116,7 @@ _STATUS: Final[tuple[tuple[type[TrainmasterError], int], ...]] = (
 _RETRY_AFTER_S: Final = 5
 _ERRORS: Final = TrainmasterError.__module__
 _Dependency = TypeVar("_Dependency", bound=Callable[..., Any])
+_Answer = TypeVar("_Answer")
 _SCOPES: Final = ("", "infer", "read", "run", "manage", "admin")
 #: What finds the caller, and the scope that it asks for.
 _FINDING: Final[dict[Callable[..., Any], str]] = {}
@@ -154,6 +156,7 @@ class ServerState:
         hosts: names of this server.
         waits: who waits for news of a request.
         openings: connections to members that are being opened.
+        place_calls: what is being asked of places.
         services: the proxy's way to services, which counts; None without a proxy.
         own: how this process reaches its own routes.
     """
@@ -185,7 +188,8 @@ class ServerState:
     apps_url: str = ""
     url: str = ""
     hosts: ServerNames = field(default_factory=lambda: ServerNames(are_all=True))
-    openings: MemberOpenings = field(default_factory=MemberOpenings)
+    openings: SlowCalls = field(default_factory=SlowCalls)
+    place_calls: SlowCalls = field(default_factory=SlowCalls)
     services: ServiceProxy | None = None
     own: OwnAddress = field(default_factory=OwnAddress)
 
@@ -445,6 +449,22 @@ class Routes(APIRouter):
         if scope := max(scopes, key=_SCOPES.index):
             options["openapi_extra"] = {"x-scope": scope}
         super().add_api_route(path, endpoint, **options)
+
+
+def asks_places(endpoint: Callable[..., _Answer]) -> Callable[..., Coroutine[Any, Any, _Answer]]:
+    """Make a route of one that asks places, which may keep it waiting: when it is its team's turn.
+
+    Args:
+        endpoint: has parameters `state` and `caller`.
+    """
+
+    @functools.wraps(endpoint)
+    async def in_turn(**given: Any) -> _Answer:  # noqa: ANN401 - the route's
+        state: ServerState = given["state"]
+        caller: Caller = given["caller"]
+        return await state.place_calls.run(caller.team or caller.name, functools.partial(endpoint, **given))
+
+    return in_turn
 
 
 def _scopes(function: Callable[..., Any]) -> Iterator[str]:

@@ -46,7 +46,7 @@ async def port_of_member(websocket: WebSocket, run: str, port: int, member: Memb
         server = state_of(websocket)
         try:
             opens = partial(server.members.open, run, member, port)
-            stream = await server.openings.open(entered.user, opens)
+            stream = await server.openings.run(entered.user, opens)
         except TrainmasterError as error:
             await websocket.send_denial_response(told(error))
             return
@@ -84,7 +84,7 @@ async def exec_on_member(
             finds = partial(
                 server.members.command, run, member, command or (), terminal, tell=tell, patience_s=PATIENCE_S
             )
-            async with contextlib.aclosing(await server.openings.open(entered.user, finds)) as running:
+            async with contextlib.aclosing(await server.openings.run(entered.user, finds)) as running:
                 code = await _carried(websocket, running)
             await _send_status(websocket, {"exit": code})
         except TrainmasterError as error:

@@ -129,7 +129,7 @@ def test_members_are_waited_for_in_threads_of_their_own(alone, monkeypatch, path
         asked.append(user)
         raise NotFoundError("no machine", "Wait.")
 
-    monkeypatch.setattr(alone.state.openings, "open", opens)
+    monkeypatch.setattr(alone.state.openings, "run", opens)
     if path.startswith("ports"):
         assert refused(alone, "owner", "job-own", path)[0] == 404
     else:
