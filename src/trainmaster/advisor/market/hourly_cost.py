@@ -46,7 +46,7 @@ class Bill:
 
     def cost_usd(self, time_s: Floats, some: Candidates) -> Floats:
         """(S, m) dollars of m candidates that are there for (S, m) seconds."""
-        return self._rent_usd(time_s, some) + self._egress_usd(time_s, some)
+        return self.rent_usd(time_s, some) + self._egress_usd(time_s, some)
 
     def needed_usd(self, time_s: Floats, some: Candidates, end_s: Callable[[int], float]) -> Floats:
         """(S, m) dollars that the cap of a run must allow for (S, m) seconds, lest it ends the run before.
@@ -61,9 +61,11 @@ class Bill:
         """
         at_once, back = np.unique(np.minimum(some.at_once, self.workload.tasks), return_inverse=True)
         kept_s = np.array([end_s(int(count)) for count in at_once])[back]
-        return np.maximum(self.cost_usd(time_s, some), self._rent_usd(time_s + kept_s, some, at_most=True))
+        return np.maximum(self.cost_usd(time_s, some), self.rent_usd(time_s + kept_s, some, at_most=True))
 
-    def _rent_usd(self, time_s: Floats, some: Candidates, *, at_most: bool = False) -> Floats:
+    def rent_usd(self, time_s: Floats, some: Candidates, *, at_most: bool = False) -> Floats:
+        """(S, m) dollars of their machines alone; ``at_most``: at the highest price."""
+
         def rent(machines: Machines, which: NDArray[np.int_], count: Floats) -> Floats:
             price = self._most_usd_per_hour[machines.index[which]] if at_most else machines.price[which]
             least = 0.0 if self.workload.is_warm else machines.minimum[which]  # who kept them has paid it

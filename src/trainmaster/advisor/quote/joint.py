@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum, auto
 from graphlib import TopologicalSorter
 from typing import Final
@@ -36,6 +37,9 @@ class Option:
         cluster: experiments with equal ones share their machines; None shares with none.
         usd_per_hour: of the workers' machines, and of the servers'.
         end_usd: (DRAWS,) what a run keeps of its budget for the end of it, beside what it costs.
+        coming_s: (DRAWS,) of ``time_s``, until its machines are there.
+        leaving_s: of ``time_s``, in which its machines are given back, and not billed any more.
+        rent_usd: dollars of its machines for (DRAWS,) seconds; None: they cost nothing.
     """
 
     time_s: Floats
@@ -44,6 +48,9 @@ class Option:
     cluster: Hashable = None
     usd_per_hour: tuple[float, float] = (0.0, 0.0)
     end_usd: Floats | float = 0.0
+    coming_s: Floats | float = 0.0
+    leaving_s: float = 0.0
+    rent_usd: Callable[[Floats], Floats] | None = None
 
 
 @dataclass(frozen=True)
@@ -128,10 +135,11 @@ def plan(
     def whole(taken: Mapping[str, int]) -> JointPlan:
         chosen = {name: options[name][row] for name, row in taken.items()}
         load = {name: option.load for name, option in chosen.items()} if shares_machine else None
-        time_s = together({name: option.time_s for name, option in chosen.items()}, after, load)
+        chosen, waits_for = (chosen, after) if shares_machine else in_turn(chosen, after)
+        time_s = together({name: option.time_s for name, option in chosen.items()}, waits_for, load)
         cost: Floats = np.sum([option.cost_usd for option in chosen.values()], axis=0)
         in_time = float((time_s <= limits.deadline_s).mean())
-        needed = _needed_usd(chosen, after)
+        needed = _needed_usd(chosen, waits_for)
         in_budget = float((needed <= limits.budget_usd).mean())
         usd_per_hour = _hourly(chosen, before)
         fits = usd_per_hour <= limits.usd_per_hour * _ROUNDED
@@ -156,6 +164,46 @@ def plan(
                 break
             best = max(moves, key=lambda move: gain(move)[0] / max(gain(move)[1], 1e-9))
     return best
+
+
+def in_turn(
+    chosen: Mapping[str, Option], after: Mapping[str, Sequence[str]]
+) -> tuple[dict[str, Option], dict[str, list[str]]]:
+    """Experiments that share machines: these come, are billed at least, and are given back once.
+
+    Returns:
+        The options as they are then, and which experiments each waits for, also for its turn.
+    """
+    found, waits_for = dict(chosen), {name: list(after.get(name, ())) for name in chosen}
+    begins, _ = schedule({name: option.time_s for name, option in chosen.items()}, after)
+    graph = {name: [a for a in waits_for[name] if a in chosen] for name in chosen}
+    order = list(TopologicalSorter(graph).static_order())
+    order.sort(key=lambda name: float(np.median(begins[name])))
+    sharing: dict[Hashable, list[str]] = {}
+    for name in order:
+        if chosen[name].cluster is not None:
+            sharing.setdefault(chosen[name].cluster, []).append(name)
+    groups = [names for names in sharing.values() if len(names) > 1]
+    for names in groups:
+        for before, name, later in zip(["", *names], names, [*names[1:], ""], strict=False):
+            option = chosen[name]
+            less_s = (option.coming_s if before else 0.0) + (option.leaving_s if later else 0.0)
+            found[name] = replace(option, time_s=np.maximum(option.time_s - less_s, 0.0))
+            if before and before not in waits_for[name]:
+                waits_for[name].append(before)
+    begins, ends = schedule({name: option.time_s for name, option in found.items()}, waits_for)
+    for names in groups:
+        rent_usd = max((chosen[name] for name in names), key=lambda option: sum(option.usd_per_hour)).rent_usd
+        if rent_usd is None:
+            continue
+        # they are there from the first one's begin to the last one's end
+        usd = rent_usd(ends[names[-1]] - begins[names[0]] - chosen[names[-1]].leaving_s) / len(names)
+        for name in names:
+            option = chosen[name]
+            alone = option.rent_usd and option.rent_usd(np.maximum(option.time_s - option.leaving_s, 0.0))
+            cost_usd = option.cost_usd - (0.0 if alone is None else alone) + usd
+            found[name] = replace(found[name], cost_usd=np.maximum(cost_usd, 0.0))
+    return found, waits_for
 
 
 def _needed_usd(chosen: Mapping[str, Option], after: Mapping[str, Sequence[str]]) -> Floats:

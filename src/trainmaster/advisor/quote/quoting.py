@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -174,6 +174,17 @@ class _Asked:
         key = (workload.hardware.model_dump_json(), workload.server_hardware.model_dump_json(), types)
         return key, (prices[0], prices[1])
 
+    def shared(self, some: Candidates, row: int) -> dict[str, Any]:
+        """What experiments that share its machines have once: those fields of `Option`."""
+        one = some[np.array([row])]
+        timing = self.drawing.timing(one)
+        coming_s = timing.once_s(one)["machines"]
+        return {
+            "coming_s": np.broadcast_to(coming_s, (timing.draws, 1))[:, 0],
+            "leaving_s": float(np.broadcast_to(timing.once.giving_back_s(one), 1)[0]),
+            "rent_usd": lambda rented_s: timing.rent_usd(rented_s[:, None], one)[:, 0],
+        }
+
     def _assumed(self, one: Candidates) -> tuple[str, ...]:
         """Notes of what is not known of the machines of one candidate."""
         machines, servers = self.timing.machines, self.timing.servers
@@ -273,6 +284,7 @@ def _several(asked: Sequence[_Asked], limits: QuoteLimits, market: Market) -> Qu
                 float(load[i]),
                 *each.rent(drawn[name], i),
                 end_usd=end_usd[:, i],
+                **each.shared(drawn[name].candidates, i),
             )
             for i in range(len(order))
         ]

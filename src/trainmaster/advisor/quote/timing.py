@@ -100,6 +100,10 @@ class Timing:
         """
         return self._bill.cost_usd(self._rented_s(time_s, some), some)
 
+    def rent_usd(self, rented_s: Floats, some: Candidates) -> Floats:
+        """(S, m) dollars of the machines of m candidates that are there for (S, m) seconds."""
+        return self._bill.rent_usd(rented_s, some)
+
     def needed_usd(self, time_s: Floats, some: Candidates) -> Floats:
         """(S, m) dollars that a run must be allowed for m candidates that take (S, m) seconds."""
         return self._bill.needed_usd(self._rented_s(time_s, some), some, self.end_s)
