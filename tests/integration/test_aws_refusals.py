@@ -164,7 +164,7 @@ def test_no_keys(bench: AwsBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         bench.provider(region="").preflight([bench.request()])
     monkeypatch.setenv("AWS_PROFILE", "nobody")
     with pytest.raises(UsageError, match="nobody"):
-        bench.provider().preflight([bench.request()])
+        provider.preflight([bench.request()])
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,6 @@ from trainmaster.transport.base import (
     Transport,
     UnreachableError,
 )
-from trainmaster.transport.checked_connection import MayReach, checked_connection
 from trainmaster.transport.host_keys import FILE_NAME, HostKeys
 from trainmaster.transport.local import LocalConnection
 from trainmaster.transport.pool import KEPT_S, IdleLogins
@@ -43,6 +42,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import asyncssh
+
+    from trainmaster.transport.checked_connection import MayReach
 
 
 #: Said before anything else: what comes earlier is from the login's start-up files.
@@ -319,6 +320,8 @@ class Ssh(Transport):
 
     def _checked(self, target: Target, may_reach: MayReach) -> socket.socket:
         """A connection to an address of it that may be reached."""
+        from trainmaster.transport.checked_connection import checked_connection
+
         timeout_s = self.settings.connect_timeout_s
         try:
             return checked_connection(target.address, target.port, may_reach, timeout_s)

@@ -14,7 +14,6 @@ from trainmaster.control.task.gangs import member_names
 from trainmaster.dataclass import dataclass
 from trainmaster.executors.telemetry.usage import Usage, read_usage
 from trainmaster.spec import Experiment, Strategy
-from trainmaster.spec.length_options import lengths_asked_for
 
 if TYPE_CHECKING:
     from trainmaster.advisor.model.step_trace import StepStatistics, StepTrace
@@ -51,6 +50,8 @@ def trace_of(experiment: Experiment, resolution_s: float) -> StepTrace:
     if batch and experiment.examples:
         per_epoch = math.ceil(experiment.examples / batch)
     elif experiment.steps:
+        from trainmaster.spec.length_options import lengths_asked_for
+
         epochs = experiment.epochs or lengths_asked_for(experiment.command).get("epochs")
         per_epoch = experiment.steps / epochs if epochs else None
     if not batch and per_epoch and experiment.examples:

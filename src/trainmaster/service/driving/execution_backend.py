@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from trainmaster.cluster.cluster_executor import ClusterExecutor
     from trainmaster.control.loop.controller import Controller
     from trainmaster.service.cluster_costs import ClusterCosts
+    from trainmaster.service.driving.driving import Session
     from trainmaster.service.driving.replication import Replication
     from trainmaster.service.driving.run_clusters import RunClusters
-    from trainmaster.service.driving.session import Session
     from trainmaster.service.open_home import OpenHome
 
 

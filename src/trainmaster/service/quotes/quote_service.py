@@ -47,7 +47,6 @@ from trainmaster.service.quotes.policy_quotes import by_policy
 from trainmaster.service.quotes.prices import Prices
 from trainmaster.service.quotes.quote_options import QuoteOptions, types_in
 from trainmaster.service.quotes.quote_record import keeping_words, limit_notes, run_end_s
-from trainmaster.service.quotes.unmeasured_cluster import UnmeasuredCluster
 from trainmaster.service.quotes.warm_machines import WarmMachines
 from trainmaster.service.quotes.worker_counts import (
     allowed_workers,
@@ -197,6 +196,7 @@ class Quoter:
         """When it starts on the cheapest machines that can do it."""
         from trainmaster.advisor.market.phases import NOTHING
         from trainmaster.advisor.quote.unknown import quote_of_unknown
+        from trainmaster.service.quotes.unmeasured_cluster import UnmeasuredCluster
 
         market, clusters, before = self._market(recipe, catalogue, options), {}, {}
         load = HomeLoad.now().of(offer.provider for offer in catalogue)
@@ -253,6 +253,8 @@ class Quoter:
             and not any(data.experiment for data in each.data.values())
         ]
         market, wanted = self._market(recipe, catalogue, options), dict[str, Any]()
+        if alone:
+            from trainmaster.service.quotes.unmeasured_cluster import UnmeasuredCluster
         for name in alone:
             if name in points:
                 wanted[name] = points[name] | {"provider": recipe.provider}

@@ -13,7 +13,6 @@ from trainmaster.advisor.model.measurement import Measurement, SeenCurve
 from trainmaster.cluster.renting.requirements import Needs
 from trainmaster.service.quotes.job_numbers import LENGTH
 from trainmaster.spec import Experiment, Hardware, Recipe
-from trainmaster.spec.length_options import has_open_length
 from trainmaster.spec.log_normal import LogNormal
 from trainmaster.spec.objective import Objective
 
@@ -94,6 +93,8 @@ def with_length(experiment: Experiment, measured: Iterable[Measurement]) -> Expe
         experiment: of the recipe.
         measured: attempts at the very same.
     """
+    from trainmaster.spec.length_options import has_open_length
+
     shaped = experiment.distributed
     if (shaped is not None and shaped.is_flexible) or experiment.serve is not None:
         return experiment
