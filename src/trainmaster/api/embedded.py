@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from trainmaster.api.port_forward import PortForward
     from trainmaster.api.protocol import Stream
     from trainmaster.service import OfferFilter, ProfileProgress, Quote
-    from trainmaster.service.driving.driving import Session
+    from trainmaster.service.driving.execution_backend import Session
     from trainmaster.service.driving.run_news import RunNews
     from trainmaster.service.images import HomeImages
     from trainmaster.service.models.registry import Registry

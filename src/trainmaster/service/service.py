@@ -24,7 +24,7 @@ from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
     from trainmaster.advisor.papers.recommend import Wish
-    from trainmaster.service.driving.driving import Session
+    from trainmaster.service.driving.execution_backend import Session
     from trainmaster.service.models.unpublished_models import SavedModel
     from trainmaster.service.quotes.history import History
     from trainmaster.service.quotes.home_load import HomeLoad

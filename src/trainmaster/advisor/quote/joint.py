@@ -155,7 +155,7 @@ def plan(
                 for other in range(len(options[name]))
                 if other != row
             ]
-            if aim is _Aim.PER_HOUR:
+            if aim is _Aim.PER_HOUR or not shares_machine:
                 moves += [whole(taken) for taken in _all_below(options)]
             most = max(best.usd_per_hour, limits.usd_per_hour) * _ROUNDED
             gain = _gain(best, aim)

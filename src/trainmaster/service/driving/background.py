@@ -11,7 +11,7 @@ from trainmaster.service.background import begun_apart
 from trainmaster.spec.errors import TrainmasterError, one_line
 
 if TYPE_CHECKING:
-    from trainmaster.service.driving.driving import Session
+    from trainmaster.service.driving.execution_backend import Session
     from trainmaster.service.service import Service
 
 #: A background process that has not taken its run after this long is left to itself.

@@ -24,7 +24,8 @@ from trainmaster.dataclass import dataclass, field
 from trainmaster.db import RetryPolicy
 from trainmaster.db.held_runs import HeldDatabase, HeldRuns, add_note, undriven
 from trainmaster.executors.supervisor.processes import forbid_core_dumps, raise_limit
-from trainmaster.service.driving.driving import Driving, Session
+from trainmaster.service.driving.driving import Driving
+from trainmaster.service.driving.execution_backend import Session
 from trainmaster.service.driving.moving import moved
 from trainmaster.service.driving.wake_pipes import SUFFIX, WakePipe, wait_for, wake_all
 from trainmaster.service.full_disks import full_disk

@@ -18,7 +18,7 @@ from trainmaster.control.loop.run_state import RunState
 from trainmaster.control.loop.surroundings import Forecaster
 from trainmaster.control.notes.store_silence import StoreSilence
 from trainmaster.control.task.gangs import may_resize
-from trainmaster.dataclass import dataclass, field
+from trainmaster.dataclass import dataclass
 from trainmaster.db import Database, Lease, queries
 from trainmaster.db.run_facts import facts_of, put_fact
 from trainmaster.executors.supervisor.processes import forbid_core_dumps
@@ -26,6 +26,7 @@ from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.execution_backend import (
     ExecutionBackend,
     HandOver,
+    Session,
     local_backend,
     rented_backend,
 )
@@ -36,7 +37,6 @@ from trainmaster.service.quotes.quote_tracker import QuoteTracker
 from trainmaster.service.runs.run_names import owner_of
 from trainmaster.service.runs.summary import queued_seconds, run_seconds
 from trainmaster.service.teams.team_budget import OWNER, Budgets
-from trainmaster.spec import Recipe
 from trainmaster.spec.clocks import boot_s, steady_s
 from trainmaster.spec.errors import StoreError
 from trainmaster.spec.facts import Fact, RunFacts
@@ -50,22 +50,6 @@ if TYPE_CHECKING:
     from trainmaster.service.notifications.delivery import Delivery
     from trainmaster.service.open_home import OpenHome
     from trainmaster.service.sinks.sink_thread import SinkThread
-
-
-@dataclass(slots=True)
-class Session:
-    """A run that this process has accepted or taken over, see `sessions`, and holds the lease of.
-
-    Attributes:
-        secrets: per experiment, names and values; never written anywhere.
-        notes: what the user may want to know.
-    """
-
-    run: str
-    lease: Lease
-    recipe: Recipe
-    secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
 
 
 #: Where no other place has had machines either, they are asked again after so long.

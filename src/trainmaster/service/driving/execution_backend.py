@@ -18,7 +18,7 @@ from trainmaster.control.task.environment import base_environment
 from trainmaster.control.task.gangs import slots_of
 from trainmaster.control.task.job_context import Site
 from trainmaster.dataclass import dataclass, field
-from trainmaster.db import Database
+from trainmaster.db import Database, Lease
 from trainmaster.executors.base import Capacity, Executor
 from trainmaster.executors.capacity import NodeCapacity, detect_capacity
 from trainmaster.service.quotes.history import histories
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from trainmaster.cluster.cluster_executor import ClusterExecutor
     from trainmaster.control.loop.controller import Controller
     from trainmaster.service.cluster_costs import ClusterCosts
-    from trainmaster.service.driving.driving import Session
     from trainmaster.service.driving.replication import Replication
     from trainmaster.service.driving.run_clusters import RunClusters
     from trainmaster.service.open_home import OpenHome
@@ -47,6 +46,22 @@ class HandOver(Protocol):
 
     def is_due(self) -> bool:
         """Whether the other one can go on; never False again once it was True."""
+
+
+@dataclass(slots=True)
+class Session:
+    """A run that this process has accepted or taken over, see `sessions`, and holds the lease of.
+
+    Attributes:
+        secrets: per experiment, names and values; never written anywhere.
+        notes: what the user may want to know.
+    """
+
+    run: str
+    lease: Lease
+    recipe: Recipe
+    secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

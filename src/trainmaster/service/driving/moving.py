@@ -23,8 +23,7 @@ from trainmaster.spec.redaction import redacted
 
 if TYPE_CHECKING:
     from trainmaster.control.loop.controller import Controller
-    from trainmaster.service.driving.driving import Session
-    from trainmaster.service.driving.execution_backend import ExecutionBackend
+    from trainmaster.service.driving.execution_backend import ExecutionBackend, Session
     from trainmaster.service.open_home import OpenHome
     from trainmaster.spec import Recipe
 

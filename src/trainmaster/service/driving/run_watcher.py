@@ -40,7 +40,7 @@ from trainmaster.spec.units import format_bytes
 
 if TYPE_CHECKING:
     from trainmaster.control.measure.progress import TaskProgress
-    from trainmaster.service.driving.driving import Session
+    from trainmaster.service.driving.execution_backend import Session
     from trainmaster.service.service import Service
 
 #: What shows a run has things to tell that wait for a while.

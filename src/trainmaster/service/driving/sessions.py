@@ -18,7 +18,8 @@ from trainmaster.db import AcceptedRun, Database, Lease, Submission, run_facts
 from trainmaster.db.endpoint_changes import registering
 from trainmaster.db.run_rows import move_run
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.service.driving.driving import Driving, Session
+from trainmaster.service.driving.driving import Driving
+from trainmaster.service.driving.execution_backend import Session
 from trainmaster.service.quotes.quote_record import most_usd, quote_summary
 from trainmaster.service.runs.run_names import claim_name
 from trainmaster.service.runs.stored_recipe import stored_recipe

@@ -31,7 +31,7 @@ from trainmaster.spec.recipe_parts import in_place, named_places
 from trainmaster.spec.recipe_source import own_configuration
 
 if TYPE_CHECKING:
-    from trainmaster.service.driving.driving import Session
+    from trainmaster.service.driving.execution_backend import Session
     from trainmaster.service.service import Service
     from trainmaster.service.users.access import Access
     from trainmaster.spec import Experiment

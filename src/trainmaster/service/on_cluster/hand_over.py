@@ -52,7 +52,8 @@ if TYPE_CHECKING:
     from trainmaster.cluster.cluster_executor import ClusterExecutor
     from trainmaster.cluster.node_access import NodeAccess
     from trainmaster.control.loop.controller import Watcher
-    from trainmaster.service.driving.driving import OnStart, Session
+    from trainmaster.service.driving.driving import OnStart
+    from trainmaster.service.driving.execution_backend import Session
     from trainmaster.service.service import Service
 
 #: A machine that is busy with the run may take minutes; meanwhile the run is driven here.

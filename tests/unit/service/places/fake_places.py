@@ -16,7 +16,7 @@ from trainmaster.cluster.renting.plan_clusters import pinned
 from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun
 from trainmaster.providers.base import NoCapacityError, NodeRequest
-from trainmaster.service.driving.driving import Session
+from trainmaster.service.driving.execution_backend import Session
 from trainmaster.service.driving.moving import moved
 from trainmaster.service.places.settling import settled_place
 from trainmaster.service.renting import cheapest
