@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.control.task.gangs import may_resize
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.db import Database, NewQuoteRow, Note
-from trainmaster.service.quotes.history import History, MeasuredNow
+from trainmaster.service.quotes.history import History, MeasuredNow, TaskLengths
 from trainmaster.service.quotes.quote_danger import QuoteDanger, drift_words, missing_key
 from trainmaster.service.quotes.quote_record import QuoteRecord, cap_words, most_usd, told, told_in_full
 from trainmaster.service.quotes.run_place import RunPlace
@@ -37,7 +37,6 @@ from trainmaster.service.quotes.steadiness import (
     share_done,
     waits,
 )
-from trainmaster.service.quotes.task_lengths import TaskLengths
 from trainmaster.spec import Recipe
 from trainmaster.spec.states import State
 from trainmaster.spec.topics import QUOTE_BOUND

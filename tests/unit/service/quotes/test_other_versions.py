@@ -7,7 +7,7 @@ import pytest
 
 from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.service.quotes.history import MeasuredNow
-from trainmaster.service.quotes.other_versions import borrowed, borrowing_spread, in_one_unit
+from trainmaster.service.quotes.job_numbers import borrowed, borrowing_spread, in_one_unit
 from trainmaster.spec import Strategy
 
 
