@@ -41,9 +41,7 @@ from trainmaster.service.quotes.job_knowledge import (
     why_no_length,
 )
 from trainmaster.service.quotes.knowledge_builder import KnowledgeBuilder
-from trainmaster.service.quotes.other_jobs import like_others_s, other_jobs_s
 from trainmaster.service.quotes.phase_records import ExperimentPhases, phases_of, waited_for
-from trainmaster.service.quotes.policy_quotes import by_policy
 from trainmaster.service.quotes.prices import Prices
 from trainmaster.service.quotes.quote_options import QuoteOptions, types_in
 from trainmaster.service.quotes.quote_record import keeping_words, limit_notes, run_end_s
@@ -132,6 +130,8 @@ class Quoter:
         options = options.for_recipe(recipe)
         catalogue = self._catalogue(recipe, environ, options)
         if options.policy != "quote":
+            from trainmaster.service.quotes.policy_quotes import by_policy
+
             made = by_policy(self._service, recipe, catalogue, options, self._candidate_offers)
             kept = self._keeping(recipe, options, made, self._warm_machines(environ))
             return replace(made, notes=(*made.notes, *kept, *self._stale(catalogue, options)))
@@ -196,6 +196,7 @@ class Quoter:
         """When it starts on the cheapest machines that can do it."""
         from trainmaster.advisor.market.phases import NOTHING
         from trainmaster.advisor.quote.unknown import quote_of_unknown
+        from trainmaster.service.quotes.other_jobs import like_others_s, other_jobs_s
         from trainmaster.service.quotes.unmeasured_cluster import UnmeasuredCluster
 
         market, clusters, before = self._market(recipe, catalogue, options), {}, {}
