@@ -147,6 +147,8 @@ def checked_request(
             said = answer.read(most_bytes) if most_bytes else b""
             if answer.length and len(said) < most_bytes:  # Python lets an end that comes too early pass
                 raise http.client.IncompleteRead(said, answer.length)
+        except TimeoutError:  # the socket has noticed it first
+            is_late.set()
         except (OSError, http.client.HTTPException):
             if not is_late.is_set():
                 raise
