@@ -35,6 +35,8 @@ _IS_FIRST: Final = re.compile(
     r"""\[+\s*"?\$\{?(?:SKYPILOT_NODE_RANK|DSTACK_NODE_RANK|SLURM_NODEID|SLURM_PROCID)\}?"?\s*"""
     r"""(?:==?|-eq)\s*["']?0["']?\s*\]+"""
 )
+#: A value that is no secret itself, as what it refers to has it.
+_REFERENCE: Final = re.compile(r"[\w.-]+=(?:\$\(\(.*?\)\)|\$\w+|\$\{\w+\})(?=\s|$)", re.MULTILINE)
 _COUNTS_NODES: Final = re.compile(r"(?:SKYPILOT_NODE_IPS|DSTACK_NODES_IPS).*wc -l")
 #: For accelerate: which of several machines it is on, whatever its configuration says.
 _MEETS: Final = {
@@ -163,7 +165,7 @@ class ForeignJob:
                 "per_node": each,
             }
         of_torch = bool(found) or re.search(
-            r"torch|lightning|accelerate|deepspeed|transformers", self.command
+            r"torch|lightning|accelerate|deepspeed|transformers|MASTER_ADDR", self.command
         )
         if is_mpi:
             experiment.keys["framework"] = "mpi"
@@ -222,15 +224,16 @@ class ForeignJob:
     @staticmethod
     def _masked(text: str) -> list[str]:
         """Lines in it with a value that must not be copied, without that."""
-        masked = without_secrets(text)
-        if masked == text:
+        named = _REFERENCE.sub(lambda found: "x" * len(found[0]), text)
+        masked = without_secrets(named)
+        if masked == named:
             return []
         spans = [found.span() for found in re.finditer(r"\*+", masked)]
         ends = [(text.rfind("\n", 0, start) + 1, f"{text}\n".index("\n", end)) for start, end in spans]
         return [
             masked[begin:after].strip()
             for (start, end), (begin, after) in zip(spans, ends, strict=True)
-            if text[start:end] != masked[start:end] and text[start] not in "$<{("
+            if named[start:end] != masked[start:end] and named[start] not in "$<{("
         ]
 
     def _write(self, draft: Draft, experiment: ExperimentDraft, command: str, beside: Beside) -> None:

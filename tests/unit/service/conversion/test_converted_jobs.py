@@ -226,6 +226,24 @@ python push.py --token=abcdef
     assert [text for _, text, why in made.decisions if "a secret" in why] == ["python push.py --token=***"]
 
 
+def test_a_reference_is_no_secret_and_a_script_that_meets_by_address_has_one() -> None:
+    source = """
+num_nodes: 2
+resources: {accelerators: H100:8}
+envs: {HF_TOKEN: null, LENGTH: 2048}
+run: |
+  MASTER_ADDR=$(echo "$SKYPILOT_NODE_IPS" | head -n1)
+  HF_TOKEN=$HF_TOKEN NNODES=$SKYPILOT_NUM_NODES MASTER_ADDR=$MASTER_ADDR trainer-cli train \\
+    dataset.max_num_tokens=$((LENGTH * 2))
+  trainer-cli push --token=abcdef
+"""
+    made = conversion_of(source, "train.yaml")
+    main = only(made.recipe)
+    assert [text for _, text, why in made.decisions if "a secret" in why] == ["trainer-cli push --token=***"]
+    assert "MASTER_ADDR=$(" not in main.command
+    assert main.framework is None  # not `plain`: each member has MASTER_ADDR, which is left out of the command
+
+
 FILES = {
     "ddp.yaml": "distributed_type: MULTI_GPU\nnum_machines: 2\nnum_processes: 8\nmixed_precision: bf16\n",
     "fsdp.yaml": "distributed_type: FSDP\nnum_machines: 2\nnum_processes: 8\nfsdp_config: {fsdp_x: 2}\n",
