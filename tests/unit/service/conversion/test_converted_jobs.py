@@ -241,7 +241,7 @@ run: |
     main = only(made.recipe)
     assert [text for _, text, why in made.decisions if "a secret" in why] == ["trainer-cli push --token=***"]
     assert "MASTER_ADDR=$(" not in main.command
-    assert main.framework is None  # not `plain`: each member has MASTER_ADDR, which is left out of the command
+    assert main.framework is None  # not `plain`: each member has a MASTER_ADDR
 
 
 FILES = {
