@@ -122,7 +122,7 @@ def test_a_gang_goes_on_without_a_dispensable_member(bench, three, is_switched_o
     assert [member.exit_code for member in bench.wait(again).members] == [0, 0, 0]
 
 
-def test_witness_for_a_node_that_does_not_answer(bench, three):
+def test_another_source_for_a_node_that_does_not_answer(bench, three):
     """Its engine does not give it up; what rents it knows better."""
     node = three.nodes[-1]
     gone = set()

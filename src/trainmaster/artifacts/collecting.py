@@ -112,7 +112,7 @@ class Content:
 
 
 @dataclass(slots=True)
-class Union:
+class MergedPaths:
     """The paths taken so far; what comes first wins."""
 
     _kinds: dict[str, Kind] = field(default_factory=dict)
@@ -180,7 +180,7 @@ def collect(
         UnstableDirectory: a file changed.
         PublishError: a link leads outside (before any file is taken), or ``take`` failed.
     """
-    union = Union()
+    union = MergedPaths()
     entries: list[FileEntry] = []
     files: list[tuple[str, TreeNode]] = []
     for prefix, tree in trees.items():

@@ -16,7 +16,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from trainmaster.artifacts.collecting import Content, Union, check_unchanged, collect, scan_parts
+from trainmaster.artifacts.collecting import Content, MergedPaths, check_unchanged, collect, scan_parts
 from trainmaster.artifacts.manifest import (
     JSON,
     MANIFEST_BYTES,
@@ -308,7 +308,7 @@ def _kept(store: ObjectStore, present: Manifest, files: Iterable[FileEntry]) -> 
 
 
 def _merged(store: ObjectStore, uploads: list[Upload], kind: str, extra: Mapping[str, JSON]) -> Manifest:
-    union = Union()
+    union = MergedPaths()
     entries = [entry for part in uploads for entry in part.files if union.add(entry.path, entry.kind)]
     files = tuple(sorted(entries, key=lambda entry: entry.path))
     check_entries(files, store.url)

@@ -15,8 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.cluster_connection import ClusterConnection, Opener, Places
-from trainmaster.cluster.gang_ends import GangEnds, GangPlaces, Witness, with_overuse
-from trainmaster.cluster.node_links import NodeVerdicts
+from trainmaster.cluster.gang_ends import FailureDetector, GangEnds, GangPlaces, with_overuse
+from trainmaster.cluster.node_links import NodeFailureDetector
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine
 from trainmaster.cluster.renting.growth import Growth, growth
 from trainmaster.cluster.run_costs import RunCosts
@@ -64,7 +64,7 @@ class ClusterExecutor:
         clock: gives Unix seconds that never jump.
         earlier_usd: what the run has paid for clusters that have ended, as expected and at most.
         per_hour_usd: what all machines may cost per hour.
-        witness: asks machines of gangs whether they are there; by default over the network.
+        detector: asks machines of gangs whether they are there; by default over the network.
         undriven_until: see `GangEnds`.
 
     Attributes:
@@ -84,11 +84,13 @@ class ClusterExecutor:
         clock: Callable[[], float] = steady_s,
         earlier_usd: tuple[float, float] = (0.0, 0.0),
         per_hour_usd: float = math.inf,
-        witness: Witness | None = None,
+        detector: FailureDetector | None = None,
         undriven_until: float = 0.0,
     ) -> None:
         self._ends = GangEnds(
-            witness or NodeVerdicts(again_s=_ANSWERS_AGAIN_S, greeting_s=_GREETING_S), clock, undriven_until
+            detector or NodeFailureDetector(again_s=_ANSWERS_AGAIN_S, greeting_s=_GREETING_S),
+            clock,
+            undriven_until,
         )
         self._wake = threading.Event()
         connections: dict[int, ClusterConnection] = {}

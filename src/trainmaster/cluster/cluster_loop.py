@@ -315,7 +315,7 @@ class ClusterLoop:
         self._observed.vacant = self._observed.at(addresses)
 
     def is_gone(self, key: str) -> bool:
-        """Second witness for a node that the engine cannot reach: whether it is gone."""
+        """Tells of a node that the engine cannot reach: whether it is gone."""
         machine = next((m for m in self.record.rented if key_of(m.id) == key), None)
         if machine is None:
             return True

@@ -22,10 +22,10 @@ from trainmaster.providers import Node
 REACTION_S: Final = 30.0
 
 
-class Witness(Protocol):
-    """Knows whether machines answer; see `NodeVerdicts`."""
+class FailureDetector(Protocol):
+    """Knows whether machines answer; see `NodeFailureDetector`."""
 
-    def doubt(self, attempt: str, nodes: Iterable[NodeAccess]) -> None:
+    def suspect(self, attempt: str, nodes: Iterable[NodeAccess]) -> None:
         """Ask machines in the background, each once for an attempt."""
 
     def answers(self, attempt: str, node: str) -> bool | None:
@@ -56,14 +56,16 @@ class GangEnds:
     """The gangs of a run with a member that failed. The run's loop owns it.
 
     Args:
-        witness: asks machines.
+        detector: asks machines.
         clock: gives Unix seconds.
         undriven_until: Unix seconds; until then the run's driver was gone, and with it what it had seen of
             machines that were silent.
     """
 
-    def __init__(self, witness: Witness, clock: Callable[[], float], undriven_until: float = 0.0) -> None:
-        self._witness = witness
+    def __init__(
+        self, detector: FailureDetector, clock: Callable[[], float], undriven_until: float = 0.0
+    ) -> None:
+        self._detector = detector
         self._clock = clock
         self._undriven_until = undriven_until
         self._heard: dict[str, dict[str, float]] = {}  # when members were heard to have failed, or to be lost
@@ -92,10 +94,12 @@ class GangEnds:
         status = _without(status, outlived)
         machines = [(name, machine) for name, machine in places.machines if name not in outlived]
         here = {machine for _, machine in machines}
-        self._witness.doubt(attempt, [places.nodes[each] for each in here if each in places.nodes])
+        self._detector.suspect(attempt, [places.nodes[each] for each in here if each in places.nodes])
         if status.phase is Phase.EXITED:
             self._ended[attempt] = status
-        answers = {machine: self._witness.answers(attempt, machine) for machine in here & places.nodes.keys()}
+        answers = {
+            machine: self._detector.answers(attempt, machine) for machine in here & places.nodes.keys()
+        }
         troubles = {**dict.fromkeys(here - places.nodes.keys(), "was lost")}
         troubles |= places.troubles(failed_at - REACTION_S)
         if any((member.ended_at or 0.0) < self._undriven_until for member in failed):
@@ -108,7 +112,9 @@ class GangEnds:
         """Members of a gang that has ended whose machines did not answer."""
         if not status.lost_nodes:
             return []
-        return [name for name, machine in machines if self._witness.answers(status.attempt, machine) is False]
+        return [
+            name for name, machine in machines if self._detector.answers(status.attempt, machine) is False
+        ]
 
     def verdict(self, attempt: str) -> GangStatus | None:
         """What was said of an attempt last."""
@@ -116,7 +122,7 @@ class GangEnds:
 
     def forget(self, attempt: str) -> None:
         """Its end is recorded."""
-        self._witness.forget(attempt)
+        self._detector.forget(attempt)
         for memory in (self._heard, self._ended, self._verdicts):
             memory.pop(attempt, None)
 
@@ -125,7 +131,7 @@ class GangEnds:
         heard, now = self._heard.setdefault(attempt, {}), self._clock()
         for name in ended:
             if name not in heard and any(at < now - REACTION_S for at in heard.values()):
-                self._witness.forget(attempt)
+                self._detector.forget(attempt)
             heard.setdefault(name, now)
         return heard
 

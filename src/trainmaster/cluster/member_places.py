@@ -25,7 +25,7 @@ from trainmaster.spec.private_files import write_private
 if TYPE_CHECKING:
     from trainmaster.cluster.cluster_connection import Places
     from trainmaster.cluster.node_access import NodeAccess
-    from trainmaster.cluster.node_links import NodeLinks, NodeVerdicts
+    from trainmaster.cluster.node_links import NodeFailureDetector, NodeLinks
 
 #: In an attempt's directory: the machine of each member.
 PLACES: Final = "places.json"
@@ -147,13 +147,15 @@ class AttemptNodes:
 
     Args:
         nodes_of: given an attempt's id, its members; those whose node is gone are missing.
-        verdicts: on machines that are taken for lost.
+        detector: knows of machines that are taken for lost.
         links: connections to nodes.
     """
 
-    def __init__(self, nodes_of: Callable[[str], Members], verdicts: NodeVerdicts, links: NodeLinks) -> None:
+    def __init__(
+        self, nodes_of: Callable[[str], Members], detector: NodeFailureDetector, links: NodeLinks
+    ) -> None:
         self._nodes_of = nodes_of
-        self._verdicts = verdicts
+        self._detector = detector
         self._links = links
 
     def members(
@@ -181,7 +183,7 @@ class AttemptNodes:
     def present(self, attempt: str) -> Members:
         """Members whose nodes are not known to be lost."""
         members = self._nodes_of(attempt)
-        there = {node.id: self._verdicts.is_there(attempt, node) for _, node in members}
+        there = {node.id: self._detector.is_there(attempt, node) for _, node in members}
         return [(name, node) for name, node in members if there[node.id]]
 
     @contextmanager
@@ -214,14 +216,14 @@ class AttemptNodes:
         with watching if begins else contextlib.nullcontext():
             yield
 
-    def doubt(self, attempt: str, members: Iterable[str]) -> None:
+    def suspect(self, attempt: str, members: Iterable[str]) -> None:
         """Members of an attempt were lost: nodes that do not answer us either are not waited for."""
         lost = frozenset(members)
-        self._verdicts.doubt(attempt, [node for name, node in self._nodes_of(attempt) if name in lost])
+        self._detector.suspect(attempt, [node for name, node in self._nodes_of(attempt) if name in lost])
 
     def forget(self, attempt: str) -> None:
         """It is over."""
-        self._verdicts.forget(attempt)
+        self._detector.forget(attempt)
 
 
 def require(context: TaskContext, members: Members, dispensable: frozenset[str] = frozenset()) -> None:

@@ -1,6 +1,6 @@
 """`NodeLinks`: connections to nodes: kept ones, for quick questions, and those of transfers.
 
-`NodeVerdicts`: whether machines that are taken for lost still answer us.
+`NodeFailureDetector`: whether machines that are taken for lost still answer us.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _AGAIN_S: Final = 0.5
 _GREETING: Final = b"SSH-"
 
 
-class NodeVerdicts:
+class NodeFailureDetector:
     """Threads share it.
 
     Args:
@@ -42,27 +42,27 @@ class NodeVerdicts:
         self._verdicts: dict[tuple[str, str], Future[bool]] = {}
         self._asked: dict[str, Future[bool]] = {}
 
-    def doubt(self, attempt: str, nodes: Iterable[NodeAccess]) -> None:
+    def suspect(self, attempt: str, nodes: Iterable[NodeAccess]) -> None:
         """Members of an attempt were lost with their nodes: see in the background whether those answer us."""
         for node in nodes:
             with self._guard:
                 if (attempt, node.id) in self._verdicts:
                     continue
                 asked = self._asked.get(node.id)
-                if asked is not None and not asked.done():  # for another attempt: one knock will do
+                if asked is not None and not asked.done():  # for another attempt: one probe will do
                     self._verdicts[attempt, node.id] = asked
                     continue
                 verdict = self._verdicts[attempt, node.id] = self._asked[node.id] = Future()
-            threading.Thread(target=self._judge, args=(verdict, node), name="verdict", daemon=True).start()
+            threading.Thread(target=self._probe, args=(verdict, node), name="probe", daemon=True).start()
 
     def is_there(self, attempt: str, node: NodeAccess) -> bool:
-        """False if it was doubted and does not answer; waits until that is known."""
+        """False if it is suspected and does not answer; waits until that is known."""
         with self._guard:
             verdict = self._verdicts.get((attempt, node.id))
         return verdict is None or verdict.result()
 
     def answers(self, attempt: str, node: str) -> bool | None:
-        """Whether a machine, by its id, that was doubted for an attempt answers; None until that is known."""
+        """Whether a machine, by id, that is suspected for an attempt answers; None until that is known."""
         with self._guard:
             verdict = self._verdicts.get((attempt, node))
         return verdict.result() if verdict is not None and verdict.done() else None
@@ -73,7 +73,7 @@ class NodeVerdicts:
             for key in [key for key in self._verdicts if key[0] == attempt]:
                 del self._verdicts[key]
 
-    def _judge(self, verdict: Future[bool], node: NodeAccess) -> None:
+    def _probe(self, verdict: Future[bool], node: NodeAccess) -> None:
         began = time.monotonic()
         answers = greets(node.target, self._greeting_s)
         if not answers and time.monotonic() - began < _ANSWER_S / 2:

@@ -1,4 +1,4 @@
-"""`NodeWatch`: whether machines answer, and that leases are renewed. The second witness beside the engine.
+"""`NodeWatch`: whether machines answer, and that leases are renewed. As the engine, it tells of lost nodes.
 
 A machine lives as long as its lease, which is renewed over SSH: what can log in keeps it alive, whatever
 its provider's API says or does not say.

@@ -61,8 +61,8 @@ def take(database: Database, digest: str) -> bool:
 
 
 #: An account, None if there is none, and its roles by team.
-Standing = tuple[RowMapping | None, dict[str, str]]
-NO_STANDING: Standing = (None, {})
+AccountRoles = tuple[RowMapping | None, dict[str, str]]
+NO_ACCOUNT: AccountRoles = (None, {})
 
 _A = t.account.c
 _M = t.member.c
@@ -111,12 +111,12 @@ def change_account(database: Database, name: str, **values: object) -> bool:
     return database.change_rights(write)
 
 
-def standing(database: Database, name: str) -> Standing:
-    """Of one account; see `standings`."""
-    return standings(database, [name]).get(name, NO_STANDING)
+def account_roles(database: Database, name: str) -> AccountRoles:
+    """Of one account; see `roles_of_accounts`."""
+    return roles_of_accounts(database, [name]).get(name, NO_ACCOUNT)
 
 
-def standings(database: Database, names: Collection[str]) -> dict[str, Standing]:
+def roles_of_accounts(database: Database, names: Collection[str]) -> dict[str, AccountRoles]:
     """Accounts with their roles by team, teams by name, as of one moment; those that there are.
 
     What groups gave counts as long as it holds.
@@ -132,7 +132,7 @@ def standings(database: Database, names: Collection[str]) -> dict[str, Standing]
         .where(_A.name.in_(names))
         .order_by(_M.team)
     )
-    found: dict[str, Standing] = {}
+    found: dict[str, AccountRoles] = {}
     for row in database.read(query):
         _, roles = found.setdefault(row["name"], (row, {}))
         if row["of"] is not None:

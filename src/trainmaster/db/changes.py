@@ -176,5 +176,5 @@ class ReplicaChange:
 
 
 #: Those that become events.
-Told = TaskChange | ExperimentChange | RunChange | Note
-Change = Told | Progress | QueueChange | EndpointChange | ReplicaChange
+EventChange = TaskChange | ExperimentChange | RunChange | Note
+Change = EventChange | Progress | QueueChange | EndpointChange | ReplicaChange

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from trainmaster.db import outbox
 from trainmaster.db import tables as t
-from trainmaster.db.changes import ExperimentChange, Note, RunChange, TaskChange, Told
+from trainmaster.db.changes import EventChange, ExperimentChange, Note, RunChange, TaskChange
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.topics import topic_of
@@ -20,7 +20,7 @@ _SAID = ("before", "after", "reason", "message", "experiment", "task", "attempt"
 _KINDS = {TaskChange: "task", ExperimentChange: "experiment", RunChange: "run", Note: "note"}
 
 
-def change_event(run: str, change: Told, now: float) -> dict[str, Any]:
+def change_event(run: str, change: EventChange, now: float) -> dict[str, Any]:
     """The event that goes with a change, as a row."""
     said = {field.name: getattr(change, field.name) for field in fields(change) if field.name in _SAID}
     return event_row(run, now, _KINDS[type(change)], **said)

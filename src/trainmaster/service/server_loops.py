@@ -28,8 +28,8 @@ def is_passing(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in _PASSING
 
 
-class Turns:
-    """Turns of one loop: what goes wrong is logged, once as long as it is the same, and the next one comes.
+class LoopErrorLog:
+    """Logs what goes wrong in turns of a loop, once as long as it is the same; the next turn comes.
 
     Args:
         name: of what the loop does, for the log.
@@ -40,7 +40,7 @@ class Turns:
         self._said = ""
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
+    def caught(self) -> Iterator[None]:
         """One turn: nothing that it raises gets out. The loop waits by itself before the next one."""
         try:
             yield
@@ -112,9 +112,9 @@ class ServerLoop(ABC):
         self._wake.set()
 
     def _watch(self) -> None:
-        turns = Turns(self._name)
+        errors = LoopErrorLog(self._name)
         while not self._over.is_set():
             self._wake.clear()
-            with turns.turn():
+            with errors.caught():
                 self.turn()
             self._wake.wait(self._pause_s)

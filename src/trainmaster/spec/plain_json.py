@@ -91,7 +91,7 @@ def yaml_mapping(file: Path, hint: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-class Told:
+class JsonObject:
     """Base of dataclasses that ``--json`` and REST tell by their fields."""
 
     __slots__ = ()
@@ -108,7 +108,7 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can say
     >>> plain({"usd": 0.1 + 0.2, "names": ("a", "b")})
     {'usd': 0.3, 'names': ['a', 'b']}
     """
-    if isinstance(value, Told):
+    if isinstance(value, JsonObject):
         return value.as_dict()
     if isinstance(value, Mapping):
         return {name: plain(each) for name, each in value.items()}

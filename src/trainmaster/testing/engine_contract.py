@@ -125,7 +125,7 @@ class EngineContract:
         assert [(each.exit_code, each.stopped) for each in members if each.exit_code == 7] == [(7, False)]
         assert sum(each.stopped for each in members) == 2
 
-    def test_a_node_that_says_nothing_is_lost_only_when_a_witness_says_so(
+    def test_a_node_that_says_nothing_is_lost_only_when_another_source_says_so(
         self, connect: Callable[..., NodesExecutor], nodes: list[ClusterNode], tmp_path: Path
     ) -> None:
         """Unreachable is never dead."""

@@ -178,16 +178,16 @@ class SimulatedRecords:
         self._store.want_stop(reason)
 
 
-class SimulatedWitness:
-    """A process that asks machines whether they are there; see `NodeVerdicts`."""
+class SimulatedFailureDetector:
+    """A process that asks machines whether they are there; see `NodeFailureDetector`."""
 
     def __init__(self, cloud: Cloud, process: Process) -> None:
         self._cloud = cloud
         self._process = process
         self._answers: dict[tuple[str, str], bool | None] = {}
 
-    def doubt(self, attempt: str, nodes: Iterable[NodeAccess]) -> None:
-        """See `NodeVerdicts.doubt`."""
+    def suspect(self, attempt: str, nodes: Iterable[NodeAccess]) -> None:
+        """See `NodeFailureDetector.suspect`."""
         for node in nodes:
             key = attempt, node.id
             if key not in self._answers:
@@ -196,11 +196,11 @@ class SimulatedWitness:
                 self._process.after(1.0 + world.rng.uniform(0.0, 1.5), partial(self._answer, key))
 
     def answers(self, attempt: str, node: str) -> bool | None:
-        """See `NodeVerdicts.answers`."""
+        """See `NodeFailureDetector.answers`."""
         return self._answers.get((attempt, node))
 
     def forget(self, attempt: str) -> None:
-        """See `NodeVerdicts.forget`."""
+        """See `NodeFailureDetector.forget`."""
         self._answers = {key: answer for key, answer in self._answers.items() if key[0] != attempt}
 
     def _answer(self, key: tuple[str, str]) -> None:
@@ -256,7 +256,7 @@ class SimulatedClusters(RunClusters):
             cast("Any", self._failures.places),
             **driver.process.clocks_of(ClusterExecutor),
             earlier_usd=self._earlier_usd,
-            witness=SimulatedWitness(self._failures.cloud, driver.process),
+            detector=SimulatedFailureDetector(self._failures.cloud, driver.process),
         )
         self.executor._wake = cast("Any", driver)
         self._reap(self._failures.home)

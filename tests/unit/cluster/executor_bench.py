@@ -226,7 +226,7 @@ class FakeExecutor:
     def close(self) -> None: ...
 
 
-class FakeWitness:
+class FakeFailureDetector:
     """Machines answer as the test says."""
 
     def __init__(self) -> None:
@@ -234,7 +234,7 @@ class FakeWitness:
         self.answered: dict[str, bool] = {}
         self.forgotten: list[str] = []
 
-    def doubt(self, attempt: str, nodes: Iterable[Any]) -> None:
+    def suspect(self, attempt: str, nodes: Iterable[Any]) -> None:
         self.asked |= {(attempt, node.id) for node in nodes}
 
     def answers(self, attempt: str, node: str) -> bool | None:
@@ -252,7 +252,7 @@ class Bench:
     clusters: dict[int, FakeCluster]
     cluster_executor: ClusterExecutor
     place: Path
-    witness: FakeWitness
+    detector: FakeFailureDetector
 
     def rent(self, machine: str, address: str) -> None:
         """A machine becomes a node; an earlier one with its address stays known."""
@@ -294,17 +294,17 @@ class Bench:
 
 
 def made(clock: Clock, loop: FakeLoop, clusters: dict[int, FakeCluster], place: Path) -> Bench:
-    witness = FakeWitness()
+    detector = FakeFailureDetector()
     cluster_executor = ClusterExecutor(
         {"train": cast("Any", loop)},
         lambda _, formation: cast("Any", FakeExecutor(clusters[formation.number])),
         lambda _: None,
         MemberPlaces(place.joinpath),
         clock,
-        witness=witness,
+        detector=detector,
     )
     cluster_executor.open("run", Capacity(2), {}, 3)
-    return Bench(clock, loop, clusters, cluster_executor, place, witness)
+    return Bench(clock, loop, clusters, cluster_executor, place, detector)
 
 
 def gang(attempt: str = ONE) -> GangRequest:

@@ -19,8 +19,8 @@ from executor_bench import (
     Clock,
     FakeCluster,
     FakeExecutor,
+    FakeFailureDetector,
     FakeLoop,
-    FakeWitness,
     gang,
     made,
     phases,
@@ -405,7 +405,7 @@ class Spread:
             lambda _: None,
             MemberPlaces(place.joinpath),
             Clock(),
-            witness=FakeWitness(),
+            detector=FakeFailureDetector(),
         )
         self.executor.open("run", Capacity(2), {}, 3)
         self.run_state = RunState(

@@ -14,7 +14,7 @@ from executor_bench import ONE, Bench, Clock, FakeCluster, FakeLoop, gang, made,
 from trainmaster.cluster import node_links
 from trainmaster.cluster.cluster_executor import _ANSWERS_AGAIN_S
 from trainmaster.cluster.gang_ends import REACTION_S
-from trainmaster.cluster.node_links import NodeVerdicts
+from trainmaster.cluster.node_links import NodeFailureDetector
 from trainmaster.control.decide.outcome import classify
 from trainmaster.executors.base import GangStatus, Phase
 from trainmaster.spec.states import EndReason, Overuse
@@ -39,12 +39,12 @@ def test_the_end_of_a_gang_over_machines_is_told_when_each_has_answered(bench: B
     running_on_two(bench)
     bench.clusters[0].fails_on_two(ONE, Phase.RUNNING)
     bench.cluster_executor.changes(0.0)
-    assert bench.witness.asked == {(ONE, "i-1"), (ONE, "i-2")}, "while the others are being stopped"
+    assert bench.detector.asked == {(ONE, "i-1"), (ONE, "i-2")}, "while the others are being stopped"
     bench.clusters[0].fails_on_two(ONE)
-    bench.witness.answered = {"i-1": True}
+    bench.detector.answered = {"i-1": True}
     assert phases(bench.cluster_executor.changes(0.0)) == {ONE: Phase.RUNNING}
     assert bench.cluster_executor.changes(0.0) == []
-    bench.witness.answered["i-2"] = True
+    bench.detector.answered["i-2"] = True
     (ended,) = bench.cluster_executor.changes(0.0)
     assert (ended.phase, ended.lost_nodes) == (Phase.EXITED, ())
     assert bench.cluster_executor.changes(0.0) == [], "it is told once"
@@ -66,8 +66,8 @@ def test_an_error_of_the_users_is_told_once_both_machines_have_answered_twice(
 
     monkeypatch.setattr(node_links, "greets", greets)
     monkeypatch.setattr(node_links, "time", SimpleNamespace(sleep=sleep, monotonic=bench.clock))
-    witness = NodeVerdicts(again_s=_ANSWERS_AGAIN_S)
-    monkeypatch.setattr(bench.cluster_executor._ends, "_witness", witness)
+    detector = NodeFailureDetector(again_s=_ANSWERS_AGAIN_S)
+    monkeypatch.setattr(bench.cluster_executor._ends, "_detector", detector)
     for node in bench.loop.accesses.values():
         node.target = None
     bench.clusters[0].fails_on_two(ONE)
@@ -85,7 +85,7 @@ def test_a_machine_that_does_not_answer_was_lost_before_the_member_failed(bench:
     bench.cluster_executor.on_lost = lambda attempt, members: lost.append((attempt, members))
     running_on_two(bench)
     bench.clusters[0].fails_on_two(ONE)
-    bench.witness.answered = {"i-2": False}
+    bench.detector.answered = {"i-2": False}
     (ended,) = bench.cluster_executor.changes(0.0)
     assert ended.lost_nodes == ("machine i-2 of worker-1 did not answer any more",)
     assert classify(ended, None).reason is EndReason.NODE_LOST
@@ -95,7 +95,7 @@ def test_a_machine_that_does_not_answer_was_lost_before_the_member_failed(bench:
 def test_what_failed_before_the_run_was_taken_back_was_not_watched(bench: Bench) -> None:
     running_on_two(bench)
     bench.clusters[0].fails_on_two(ONE)
-    bench.witness.answered = {"i-1": True, "i-2": True}
+    bench.detector.answered = {"i-1": True, "i-2": True}
     bench.cluster_executor._ends._undriven_until = 1060.0  # they failed at 1009
     (ended,) = bench.cluster_executor.changes(0.0)
     assert classify(ended, None).reason is EndReason.NODE_LOST
@@ -105,7 +105,7 @@ def test_what_failed_before_the_run_was_taken_back_was_not_watched(bench: Bench)
 def test_a_loss_that_is_noticed_after_the_verdict_changes_it(bench: Bench) -> None:
     running_on_two(bench)
     bench.clusters[0].fails_on_two(ONE)
-    bench.witness.answered = {"i-1": True, "i-2": True}
+    bench.detector.answered = {"i-1": True, "i-2": True}
     (ended,) = bench.cluster_executor.changes(0.0)
     assert classify(ended, None).reason is EndReason.USER_ERROR
     bench.loop.gone = frozenset({"i-2"})
@@ -129,7 +129,7 @@ def test_the_head_that_is_lost_with_a_member_is_named(bench: Bench) -> None:
     """Its members had no time to say where they were; one of another machine had failed before."""
     running_on_two(bench)
     bench.clusters[0].fails_on_two(ONE, Phase.RUNNING)
-    bench.witness.answered = {"i-1": True, "i-2": True}
+    bench.detector.answered = {"i-1": True, "i-2": True}
     bench.cluster_executor.changes(0.0)
     bench.loop.formation = None
     (ended,) = bench.cluster_executor.changes(0.0)
@@ -150,7 +150,7 @@ def test_an_error_long_after_a_loss_that_the_gang_outlived_is_the_users(
     assert phases(bench.cluster_executor.changes(0.0)) == {ONE: Phase.RUNNING}
     bench.clock.now += later_s
     bench.clusters[0].fails_later(ONE)
-    bench.witness.answered = {"i-1": True}
+    bench.detector.answered = {"i-1": True}
     (ended,) = bench.cluster_executor.changes(0.0)
     assert classify(ended, None).reason is reason
     assert bench.cluster_executor.changes(0.0) == [], "it is told once"
@@ -159,14 +159,14 @@ def test_an_error_long_after_a_loss_that_the_gang_outlived_is_the_users(
 def test_another_machine_that_is_lost_much_later_is_asked_anew(bench: Bench) -> None:
     running_on_two(bench)
     bench.clusters[0].goes_on_without(ONE, exit_code=143)
-    bench.witness.answered = {"i-1": True, "i-2": True}
+    bench.detector.answered = {"i-1": True, "i-2": True}
     bench.cluster_executor.changes(0.0)
     bench.clock.now += REACTION_S + 10
     bench.clusters[0].fails_later(ONE)
-    bench.witness.answered = {"i-1": False, "i-2": True}
+    bench.detector.answered = {"i-1": False, "i-2": True}
     (ended,) = bench.cluster_executor.changes(0.0)
     assert ended.lost_nodes == ("machine i-1 of worker-0 did not answer any more",)
-    assert bench.witness.forgotten == [ONE], "what they answered then says nothing of now"
+    assert bench.detector.forgotten == [ONE], "what they answered then says nothing of now"
 
 
 def test_a_gang_that_is_asked_to_end_is_not_held_up(bench: Bench) -> None:
@@ -184,7 +184,7 @@ def test_a_gang_on_one_machine_loses_no_time(bench: Bench) -> None:
     failed = tuple(replace(m, ended_at=1009.0, exit_code=1) for m in known.members)
     bench.clusters[0].gangs[ONE] = replace(known, phase=Phase.EXITED, members=failed, ended_at=1009.0)
     assert phases(bench.cluster_executor.changes(0.0)) == {ONE: Phase.EXITED}
-    assert not bench.witness.asked
+    assert not bench.detector.asked
 
 
 def test_a_successor_asks_for_itself(bench: Bench) -> None:
@@ -194,7 +194,7 @@ def test_a_successor_asks_for_itself(bench: Bench) -> None:
     bench.cluster_executor.changes(0.0)
     after = bench.succeeded()
     assert phases(after.cluster_executor.observe([ONE])) == {ONE: Phase.RUNNING}
-    after.witness.answered = {"i-1": True, "i-2": False}
+    after.detector.answered = {"i-1": True, "i-2": False}
     (ended,) = after.cluster_executor.changes(0.0)
     assert ended.lost_nodes == ("machine i-2 of worker-1 did not answer any more",)
 
@@ -224,7 +224,7 @@ def test_a_machine_that_was_ended_for_that_later_or_of_others_tells_nothing(benc
     bench.loop.used_up = {"i-1": told, "i-9": told}
     bench.clusters[0].fails_on_two(ONE, exit_code=3)
     bench.cluster_executor.changes(0.0)
-    bench.witness.answered = {"i-1": True, "i-2": True}
+    bench.detector.answered = {"i-1": True, "i-2": True}
     (ended,) = bench.cluster_executor.changes(0.0)
     assert (classify(ended, None).message, ended.overused) == ("worker-0: exit code 1", None)
 

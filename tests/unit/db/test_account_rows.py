@@ -68,14 +68,14 @@ def test_groups_replace_what_groups_gave_and_nothing_else(database):
     accounts.add_account(database, {**ROW, "name": "ann"})
     accounts.set_member(database, "red", "ann", "viewer")
     accounts.set_groups(database, "ann", {"red": "manager", "blue": "member"}, is_admin=True)
-    row, roles = accounts.standing(database, "ann")
+    row, roles = accounts.account_roles(database, "ann")
     assert (row["admin_by"], roles) == ("groups", {"blue": "member", "red": "viewer"})
     accounts.set_groups(database, "ann", {"green": "viewer"}, is_admin=False)
-    row, roles = accounts.standing(database, "ann")
+    row, roles = accounts.account_roles(database, "ann")
     assert (row["admin_by"], roles) == (None, {"green": "viewer", "red": "viewer"})
     accounts.change_account(database, "ann", admin_by="server")
     accounts.set_groups(database, "ann", {}, is_admin=False)
-    assert accounts.standing(database, "ann")[0]["admin_by"] == "server"
+    assert accounts.account_roles(database, "ann")[0]["admin_by"] == "server"
 
 
 def test_a_sealed_value_replaces_the_one_before(database):

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from trainmaster.service.server_loops import Turns, is_passing
+from trainmaster.service.server_loops import LoopErrorLog, is_passing
 from trainmaster.spec.errors import StoreError
 
 
@@ -25,9 +25,9 @@ def test_a_loop_goes_on_and_says_once_why_a_turn_has_failed(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    turns, done = Turns("quotes"), 0
+    errors, done = LoopErrorLog("quotes"), 0
     for number in range(6):
-        with turns.turn():
+        with errors.caught():
             if number < 3:
                 raise error
             done += 1
@@ -40,7 +40,7 @@ def test_a_loop_goes_on_and_says_once_why_a_turn_has_failed(
 
 
 def test_who_is_to_end_ends() -> None:
-    with pytest.raises(KeyboardInterrupt), Turns("quotes").turn():
+    with pytest.raises(KeyboardInterrupt), LoopErrorLog("quotes").caught():
         raise KeyboardInterrupt
 
 

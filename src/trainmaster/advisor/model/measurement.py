@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.dataclass import dataclass, field
 from trainmaster.spec import Strategy
-from trainmaster.spec.plain_json import Told
+from trainmaster.spec.plain_json import JsonObject
 
 if TYPE_CHECKING:
     from trainmaster.advisor.market.load import LoadCorrection
@@ -171,7 +171,7 @@ class SeenCurve:
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement(Told):
+class Measurement(JsonObject):
     """One attempt, measured: a profiling attempt, or an attempt of a real run.
 
     Attributes:

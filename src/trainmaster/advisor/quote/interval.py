@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from trainmaster.dataclass import dataclass
-from trainmaster.spec.plain_json import Told
+from trainmaster.spec.plain_json import JsonObject
 from trainmaster.spec.units import QUOTE_RESOLUTION
 
 #: From this p95 over p5 on an interval is too wide to plan by.
@@ -14,7 +14,7 @@ WIDE: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Interval(Told):
+class Interval(JsonObject):
     """A quantity that is not known: with 5 %, 50 % and 95 % it is below these.
 
     >>> from trainmaster.spec.units import format_duration

@@ -15,13 +15,13 @@ from trainmaster.advisor.quote.unknown_time import UnknownTime
 from trainmaster.dataclass import dataclass, field
 from trainmaster.providers import Offer
 from trainmaster.spec.log_normal import LogNormal
-from trainmaster.spec.plain_json import Told, plain, typed
+from trainmaster.spec.plain_json import JsonObject, plain, typed
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.units import counted, dollars, format_duration
 
 
 @dataclass(frozen=True, slots=True)
-class Rented(Told):
+class Rented(JsonObject):
     """Machines of one role.
 
     Attributes:
@@ -44,7 +44,7 @@ class Rented(Told):
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterShape(Told):
+class ClusterShape(JsonObject):
     """What to rent for one experiment.
 
     Attributes:
@@ -85,7 +85,7 @@ class ClusterShape(Told):
 
 
 @dataclass(frozen=True, slots=True)
-class Alternative(Told):
+class Alternative(JsonObject):
     """A cluster on the Pareto front: medians."""
 
     cluster: ClusterShape
@@ -94,7 +94,7 @@ class Alternative(Told):
 
 
 @dataclass(frozen=True, slots=True)
-class ExplainedPhase(Told):
+class ExplainedPhase(JsonObject):
     """A phase of what one waits for.
 
     Attributes:
@@ -115,7 +115,7 @@ class ExplainedPhase(Told):
 
 
 @dataclass(frozen=True, slots=True)
-class MoreMeasuring(Told):
+class MoreMeasuring(JsonObject):
     """What a minute of the job on one machine would make of the interval.
 
     Attributes:
@@ -131,7 +131,7 @@ class MoreMeasuring(Told):
 
 
 @dataclass(frozen=True, slots=True)
-class NextMeasurement(Told):
+class NextMeasurement(JsonObject):
     """The measurement that would narrow the quote most.
 
     Attributes:
@@ -181,7 +181,7 @@ class NextMeasurement(Told):
 
 
 @dataclass(frozen=True)
-class Types(Told):
+class Types(JsonObject):
     """What one of FC2's policies chose from.
 
     Attributes:
@@ -199,11 +199,11 @@ class Types(Told):
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
-        return {name: each for name, each in Told.as_dict(self).items() if each or name != "provider"}
+        return {name: each for name, each in JsonObject.as_dict(self).items() if each or name != "provider"}
 
 
 @dataclass(frozen=True)
-class ExperimentQuote(Told):
+class ExperimentQuote(JsonObject):
     """Of one experiment.
 
     Attributes:
@@ -252,14 +252,14 @@ class ExperimentQuote(Told):
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
-        told = Told.as_dict(self)
+        told = JsonObject.as_dict(self)
         told["step_time_s"] = told.pop("step_s")
         silent = {"name", "attempt_s", "end_usd", *(name for name in ("types", "target") if not told[name])}
         return {name: each for name, each in told.items() if name not in silent}
 
 
 @dataclass(frozen=True, slots=True)
-class QuotedQueue(Told):
+class QuotedQueue(JsonObject):
     """How long machines wait in their provider's queue: before all that is quoted, and no part of it.
 
     Attributes:
@@ -299,11 +299,11 @@ class QuotedQueue(Told):
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
-        return {**Told.as_dict(self), "words": self.words}
+        return {**JsonObject.as_dict(self), "words": self.words}
 
 
 @dataclass(frozen=True)
-class Quote(Told):
+class Quote(JsonObject):
     """Of a whole recipe.
 
     Attributes:
@@ -380,7 +380,7 @@ class Quote(Told):
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceRow(Told):
+class PlaceRow(JsonObject):
     """A place with its quote, if one can be made.
 
     Attributes:

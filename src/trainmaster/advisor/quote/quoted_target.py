@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainmaster.dataclass import dataclass
-from trainmaster.spec.plain_json import Told
+from trainmaster.spec.plain_json import JsonObject
 from trainmaster.spec.units import counted
 
 
 @dataclass(frozen=True, slots=True)
-class QuotedTarget(Told):
+class QuotedTarget(JsonObject):
     """When an experiment comes to its target, before it is run.
 
     Attributes:
@@ -62,4 +62,4 @@ class QuotedTarget(Told):
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
-        return {**Told.as_dict(self), "words": self.words}
+        return {**JsonObject.as_dict(self), "words": self.words}

@@ -6,12 +6,12 @@ from typing import Any
 
 from trainmaster.advisor.quote.interval import Interval
 from trainmaster.dataclass import dataclass
-from trainmaster.spec.plain_json import Told
+from trainmaster.spec.plain_json import JsonObject
 from trainmaster.spec.units import format_duration
 
 
 @dataclass(frozen=True, slots=True)
-class UnknownTime(Told):
+class UnknownTime(JsonObject):
     """Of a run of which nothing was measured.
 
     Attributes:
@@ -52,4 +52,4 @@ class UnknownTime(Told):
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json`` and REST."""
-        return {**Told.as_dict(self), "words": self.words()}
+        return {**JsonObject.as_dict(self), "words": self.words()}

@@ -40,7 +40,7 @@ def merge_trees(
     """
     was = looks(entry for entry in base if entry.kind != FOLDER)
     had = _folders(base)
-    union = _Union()
+    union = _MergedTree()
     kept = set(was)
     for number, tree in enumerate(trees):
         same = {path for path, look in looks(tree).items() if was.get(path) == look}
@@ -59,7 +59,7 @@ def merge_trees(
     return union.entries
 
 
-class _Union:
+class _MergedTree:
     """Paths that were taken; what comes first wins."""
 
     def __init__(self) -> None:

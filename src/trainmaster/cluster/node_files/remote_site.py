@@ -35,7 +35,7 @@ from trainmaster.cluster.node_files.sending import Source
 from trainmaster.cluster.node_files.staging import NodeStaging
 from trainmaster.cluster.node_files.store_reach import patiently, persistently
 from trainmaster.cluster.node_files.trees import remove
-from trainmaster.cluster.node_links import NodeVerdicts
+from trainmaster.cluster.node_links import NodeFailureDetector
 from trainmaster.control.attempt.system_log import WAIT_S, write_system_log
 from trainmaster.control.attempt.unpublished_checkpoint import noted_restored
 from trainmaster.control.decide.effects import EffectKind
@@ -126,7 +126,7 @@ class RemoteSite:
         self._staging = NodeStaging(self._files, self._images, self._paths, self._data)
         self._roles: NodeRoles | None = None
         self._direct = DirectStore(self._files, credentials, home.run_uris(run), tell)
-        self._nodes = AttemptNodes(nodes_of, NodeVerdicts(self._files.links), self._files.links)
+        self._nodes = AttemptNodes(nodes_of, NodeFailureDetector(self._files.links), self._files.links)
         self._tell = tell
         self._is_coming = is_coming
         self._system_log, self._console = system_log, console
@@ -358,7 +358,7 @@ class RemoteSite:
             attempt: its id.
             members: their names.
         """
-        self._nodes.doubt(attempt, members)
+        self._nodes.suspect(attempt, members)
 
     def fetch_output(
         self, context: TaskContext, *, is_final: bool = True, limit_bytes: int | None = None

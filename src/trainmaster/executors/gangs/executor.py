@@ -53,8 +53,8 @@ class NodesExecutor:
         cluster: started already.
         place: where the driver's copy of an attempt's directory goes; None for the same path. No copies are
             made where driver and node see the same directory.
-        is_gone: a second witness: whether a node that cannot be reached, though the engine has not given it
-            up, is gone. The engine's own word is enough without it.
+        is_gone: whether a node that cannot be reached, though the engine has not given it up, is gone. The
+            engine's own word is enough without it.
 
     Attributes:
         is_lost: the cluster is gone for good: nothing is done there, and `observe` tells what was heard last.

@@ -253,7 +253,7 @@ class Nodes:
             link.send(command)
 
     def declare_gone(self, key: str) -> None:
-        """The driver has a second witness that a node is gone: the engine is told, and need not notice."""
+        """The driver knows that a node is gone: the engine is told, and need not notice."""
         link = self.links.get(key)
         if link is not None:
             self._engine.leave(link.node)

@@ -194,7 +194,7 @@ class AppHost:
             if not database.has_run(run):
                 return f"{run} was removed"
         if row["account"] is not None:
-            account, roles = accounts.standing(database, row["account"])
+            account, roles = accounts.account_roles(database, row["account"])
             is_admin = account is not None and account["admin_by"] is not None
             may = ROLES.get(roles.get(row["team"] or "", ""), frozenset())
             if account is None or account["disabled_at"] is not None or not (is_admin or "run" in may):

@@ -32,7 +32,7 @@ from trainmaster.service.driving.execution_backend import (
 )
 from trainmaster.service.quotes.history import histories, make_recorder
 from trainmaster.service.quotes.home_load import HomeLoad
-from trainmaster.service.quotes.quote_record import record_truth
+from trainmaster.service.quotes.quote_record import record_outcomes
 from trainmaster.service.quotes.quote_tracker import QuoteTracker
 from trainmaster.service.runs.run_names import owner_of
 from trainmaster.service.runs.summary import queued_seconds, run_seconds
@@ -173,7 +173,7 @@ class Driving:
                 with suppress(StoreError):  # it expires by itself, and is broken when this process ends
                     opened.database.release(session.lease)
             with suppress(StoreError):  # the run matters more; also of one that was interrupted
-                self._record_truth()
+                self._record_outcomes()
             # Last: neither a quote nor what waits for the run or resumes it waits for what is told.
             for controller in controllers:
                 if controller.is_over:
@@ -368,13 +368,13 @@ class Driving:
             return sum(record.plan.usd_per_hour for record in backend.nodes.records())
         return (session.recipe.budget and session.recipe.budget.usd_per_hour) or math.inf
 
-    def _record_truth(self) -> None:
+    def _record_outcomes(self) -> None:
         database, run = self.opened.database, self.session.run
         row = database.run_row(run)
         if row["state"] == State.DONE:
             now = database.clock_s()
             time_s = run_seconds(row, now) - queued_seconds(row, now)
-            record_truth(database, run, row["reason"], time_s, row["cost_usd"])
+            record_outcomes(database, run, row["reason"], time_s, row["cost_usd"])
 
     def _tell(self, line: str) -> None:
         """A line for the user, if anybody watches."""

@@ -174,11 +174,11 @@ class Replication:
     # --- private ------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        from trainmaster.service.server_loops import Turns
+        from trainmaster.service.server_loops import LoopErrorLog
 
-        turns = Turns(f"files of {self._lease.run}")
+        errors = LoopErrorLog(f"files of {self._lease.run}")
         while not self._over.wait(SEND_EVERY_S):
-            with turns.turn():  # what was not sent is sent in the next one
+            with errors.caught():  # what was not sent is sent in the next one
                 try:
                     self.flush()
                 except LeaseLostError:

@@ -79,7 +79,7 @@ class RunWatcher:
         view_every_s: float,
     ) -> None:
         self._echo = LogTail(service, session)
-        self._standings = Standings(service, session)
+        self._estimates = RunProgress(service, session)
         self.say = say
         self._tell = tell
         self._every_s = view_every_s
@@ -97,7 +97,7 @@ class RunWatcher:
         view = None
         if now - self._viewed_at >= self._every_s:
             self._viewed_at = now
-            view = run_view(run_state, progress, self._standings)
+            view = run_view(run_state, progress, self._estimates)
         if happened or view or is_over or now - self._told_at >= _TOLD_EVERY_S:
             self._told_at = now
             self._tell(RunNews(happened, view, is_over))
@@ -120,7 +120,7 @@ class RunWatcher:
                 moved = (change.experiment, change.after, change.reason, change.message)
                 yield ExperimentMoved(*moved, found.total, found.tally())
             elif isinstance(change, TaskChange):
-                self._standings.changed(change)
+                self._estimates.changed(change)
                 yield from self._ended(run_state.run, change)
 
     def _ended(self, run: str, change: TaskChange) -> Iterator[Happening]:
@@ -147,15 +147,15 @@ class RunWatcher:
 
 
 def run_view(
-    run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], standings: Standings
+    run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], estimates: RunProgress
 ) -> RunView:
     """How far a run is."""
 
     def view(found: ExperimentState) -> ExperimentView:
-        is_service = found.name in standings.services
+        is_service = found.name in estimates.services
         # a single task tells that itself
         is_told = found.total > 1 and found.state is State.RUNNING and not is_service
-        left_s = standings.left_s(found, progress, time.time()) if is_told else None
+        left_s = estimates.left_s(found, progress, time.time()) if is_told else None
         tally = found.tally()
         return ExperimentView(found.name, found.state, found.reason, found.total, tally, left_s, is_service)
 
@@ -168,7 +168,7 @@ def run_view(
             TaskView(*key, dict(found.metrics), found.steps_per_s, found.examples_per_s, found.eta_s)
             for key, found in islice(progress.items(), MAX_SHOWN_TASKS)
         ),
-        dict(standings.best()),
+        dict(estimates.best()),
         run_state.course,
     )
 
@@ -266,7 +266,7 @@ class LogTail:
         return self.enabled and self._first[task.experiment] == member
 
 
-class Standings:
+class RunProgress:
     """Of one run, in one control process.
 
     Args:

@@ -29,7 +29,7 @@ from trainmaster.service.notifications.webhook_targets import (
     check_url,
     post,
 )
-from trainmaster.service.server_loops import ServerLoop, Turns
+from trainmaster.service.server_loops import LoopErrorLog, ServerLoop
 from trainmaster.spec.addresses import named_networks
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
 from trainmaster.spec.topics import APPROVAL_ANSWERED, APPROVAL_WANTED, TOPICS
@@ -181,7 +181,7 @@ class Webhooks(ServerLoop):
         self._service = service
         self._environ = environ
         self._busy: set[str] = set()
-        self._deliveries = Turns("deliveries of webhooks")
+        self._deliveries = LoopErrorLog("deliveries of webhooks")
 
     # --- whom ---------------------------------------------------------------------------------------
 
@@ -303,7 +303,7 @@ class Webhooks(ServerLoop):
 
     def _in_pool(self, row: RowMapping) -> None:
         try:
-            with self._deliveries.turn():
+            with self._deliveries.caught():
                 self.deliver(row)
         finally:
             self._busy.discard(row["webhook_id"])

@@ -142,7 +142,7 @@ def quote_summary(database: Database, run: str) -> dict[str, Any] | None:
     }
 
 
-def record_truth(database: Database, run: str, reason: str | None, time_s: float, cost_usd: float) -> None:
+def record_outcomes(database: Database, run: str, reason: str | None, time_s: float, cost_usd: float) -> None:
     """Put what a run came to beside what was promised; see `QuoteRecord.kept`."""
     rows = database.quotes_of(run)
     by_hand = bool(rows) and database.was_cancelled(run)

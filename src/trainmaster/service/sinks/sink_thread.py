@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from trainmaster.service.server_loops import Turns
+from trainmaster.service.server_loops import LoopErrorLog
 from trainmaster.service.sinks.feeding import Destination, SinkFeeder
 from trainmaster.spec.clocks import boot_s
 
@@ -30,7 +30,7 @@ class SinkThread:
         self._feeder, self._run = feeder, run
         self._last, self._end = threading.Event(), threading.Event()
         self._is_left = True
-        self._turns = Turns("sinks")
+        self._errors = LoopErrorLog("sinks")
         self._at_work: dict[Destination, _Work] = {}
         self._tried_last: set[Destination] = set()
         self._thread = threading.Thread(target=self._work, name="sinks", daemon=True)
@@ -62,7 +62,7 @@ class SinkThread:
     def _work(self) -> None:
         while not self._end.is_set():
             is_last = self._last.is_set()  # read before it is looked
-            with self._turns.turn():
+            with self._errors.caught():
                 wanted = self._feeder.destinations(self._run)
                 self._is_left = bool(wanted)
                 if not wanted and is_last:
@@ -95,7 +95,7 @@ class _Work(threading.Thread):
 
     def run(self) -> None:
         """Send what is due there."""
-        with Turns(self.name).turn():
+        with LoopErrorLog(self.name).caught():
             self._feeder.feed(self._run, self._to, is_at_once=self._is_at_once)
         self._took_s = boot_s() - self.begun_at
 

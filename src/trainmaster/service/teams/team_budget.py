@@ -19,7 +19,7 @@ from trainmaster.db import Database, ledger
 from trainmaster.db.ledger import ALL, Balance
 from trainmaster.db.row_values import columns
 from trainmaster.spec.errors import NotFoundError, RunError, UsageError
-from trainmaster.spec.plain_json import Told, plain
+from trainmaster.spec.plain_json import JsonObject, plain
 from trainmaster.spec.units import dollars
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class OverBudgetError(RunError):
 
 
 @dataclass(frozen=True, slots=True)
-class TeamBudget(Told):
+class TeamBudget(JsonObject):
     """Of one calendar month (UTC), US dollars.
 
     Attributes:
@@ -189,7 +189,7 @@ class TeamBudget(Told):
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {**Told.as_dict(self), "team": self.team or None, "left_usd": plain(self.left_usd)}
+        return {**JsonObject.as_dict(self), "team": self.team or None, "left_usd": plain(self.left_usd)}
 
 
 class Budgets:

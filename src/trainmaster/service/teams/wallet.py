@@ -14,7 +14,7 @@ from trainmaster.dataclass import dataclass
 from trainmaster.db import ledger
 from trainmaster.service.teams.team_budget import OverBudgetError, Read
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.plain_json import Told, plain
+from trainmaster.spec.plain_json import JsonObject, plain
 from trainmaster.spec.units import dollars
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class WalletBalance(Told):
+class WalletBalance(JsonObject):
     """Of a wallet at one moment, US dollars.
 
     Attributes:
@@ -62,7 +62,7 @@ class WalletBalance(Told):
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {**Told.as_dict(self), "left_usd": plain(self.left_usd)}
+        return {**JsonObject.as_dict(self), "left_usd": plain(self.left_usd)}
 
 
 def balance_of(wallet: Wallet, read: Read) -> WalletBalance:

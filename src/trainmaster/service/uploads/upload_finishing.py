@@ -20,7 +20,7 @@ from trainmaster.db import Database
 from trainmaster.db import uploads as rows
 from trainmaster.objects import ObjectStore
 from trainmaster.objects.errors import FullStoreError, error_of, trouble_of
-from trainmaster.service.server_loops import Turns
+from trainmaster.service.server_loops import LoopErrorLog
 from trainmaster.service.table_summary import summarised
 from trainmaster.service.teams.team_volumes import is_volume_name, volumes_url
 from trainmaster.service.uploads.code_uploads import CodeUploads, TeamQuotaError
@@ -230,10 +230,10 @@ class UploadFinishing:
     @contextmanager
     def _claimed(self, uploads: Sequence[str], token: int) -> Iterator[None]:
         """Renew a claim as long as somebody is at it."""
-        turns = Turns("claims of uploads")
+        errors = LoopErrorLog("claims of uploads")
 
         def renew() -> None:
-            with turns.turn():
+            with errors.caught():
                 rows.renew(self._database, uploads, token, self._database.clock_s())
 
         with periodically(renew, _RENEW_S, "upload claim"):

@@ -113,7 +113,7 @@ class Access:
         )
         rows = [*sessions.values(), *tokens.values()]
         names = {row["account"] for row in rows if row["account"] is not None}
-        standings = accounts.standings(self._database, names)
+        roles_of_accounts = accounts.roles_of_accounts(self._database, names)
         found, now = {}, self._database.clock_s()
         for each in credentials:
             with suppress(UnknownCallerError, NotFoundError):
@@ -122,8 +122,8 @@ class Access:
                     token = _opened_with(row, opened_with, now)
                 else:
                     row = token = _token(tokens.get(each.digest), now)
-                standing = standings.get(row["account"], accounts.NO_STANDING)
-                found[each] = caller_now(row, token, standing, each.team, self._has_team)
+                account_roles = roles_of_accounts.get(row["account"], accounts.NO_ACCOUNT)
+                found[each] = caller_now(row, token, account_roles, each.team, self._has_team)
         return found
 
     def left_by(self, makers: Collection[Creator]) -> dict[Creator, Caller | AccessError]:
@@ -134,7 +134,7 @@ class Access:
         used = {maker.token for maker in makers if maker.token is not None}
         tokens = access.tokens_by_name(self._database, used)
         names = {maker.account for maker in makers if maker.account is not None}
-        standings, now = accounts.standings(self._database, names), self._database.clock_s()
+        roles_of_accounts, now = accounts.roles_of_accounts(self._database, names), self._database.clock_s()
         found: dict[Creator, Caller | AccessError] = {}
         for maker in makers:
             row: Mapping[Any, Any] = {
@@ -148,8 +148,8 @@ class Access:
             try:
                 if maker.token is not None:
                     row = token = _token(tokens.get(maker.token), now, f"the token {maker.token}")
-                standing = standings.get(maker.account or "", accounts.NO_STANDING)
-                found[maker] = caller_now(row, token, standing, maker.team, self._has_team)
+                account_roles = roles_of_accounts.get(maker.account or "", accounts.NO_ACCOUNT)
+                found[maker] = caller_now(row, token, account_roles, maker.team, self._has_team)
             except UnknownCallerError as error:
                 found[maker] = error
             except NotFoundError:
@@ -257,7 +257,7 @@ class Access:
         if team is not None and not access.has_team(self._database, team):
             raise no_team(team)
         if account is not None:
-            found, roles = accounts.standing(self._database, account)
+            found, roles = accounts.account_roles(self._database, account)
             if found is None or found["disabled_at"] is not None:
                 raise NotFoundError(f"there is no user {account!r}", "`trainmaster user list` shows them.")
             if team is not None and team not in roles and found["admin_by"] is None:
@@ -315,8 +315,10 @@ class Access:
         if who is not None and who.account is None:
             who.need("manage")
         rows = [row for row in access.tokens(self._database) if who is None or _is_seen(row, who)]
-        standings = accounts.standings(self._database, {row["account"] for row in rows if row["account"]})
-        return [{**_shown(row), "useless": _useless(row, standings)} for row in rows]
+        roles_of_accounts = accounts.roles_of_accounts(
+            self._database, {row["account"] for row in rows if row["account"]}
+        )
+        return [{**_shown(row), "useless": _useless(row, roles_of_accounts)} for row in rows]
 
     def revoke_token(self, name: str, who: Caller | None = None) -> list[str]:
         """End a token, what was made with it, and the sessions that were opened with them.
@@ -410,8 +412,10 @@ class Access:
 
     def _caller(self, row: RowMapping, token: RowMapping | None, team: str | None) -> Caller:
         account = row["account"]
-        standing = accounts.NO_STANDING if account is None else accounts.standing(self._database, account)
-        return caller_now(row, token, standing, team, self._has_team)
+        account_roles = (
+            accounts.NO_ACCOUNT if account is None else accounts.account_roles(self._database, account)
+        )
+        return caller_now(row, token, account_roles, team, self._has_team)
 
     def choose_team(self, secret: str, team: str) -> None:
         """Have a session be for another of the teams.
@@ -486,12 +490,12 @@ def _is_seen(row: RowMapping, who: Caller) -> bool:
     return who.sees_all or is_own or ("manage" in who.scopes and row["team"] == who.team)
 
 
-def _useless(row: RowMapping, standings: Mapping[str, accounts.Standing]) -> str | None:
+def _useless(row: RowMapping, roles_of_accounts: Mapping[str, accounts.AccountRoles]) -> str | None:
     """Why a token that has not ended allows nothing: its owner is disabled, or not in its team."""
     name, team = row["account"], row["team"]
     if name is None:
         return None
-    found, roles = standings.get(name, accounts.NO_STANDING)
+    found, roles = roles_of_accounts.get(name, accounts.NO_ACCOUNT)
     if found is None or found["disabled_at"] is not None:
         return f"{name} is disabled"
     is_out = team is not None and team not in roles and found["admin_by"] is None

@@ -57,7 +57,7 @@ class Accounts:
         Raises:
             NotFoundError: there is none of that name.
         """
-        row, roles = db.standing(self._database, name)
+        row, roles = db.account_roles(self._database, name)
         if row is None:
             raise _nobody(name)
         return {
@@ -112,7 +112,7 @@ class Accounts:
             # What people give stays when the groups of single sign-on say something else.
             raise ForbiddenError(f"{name} may not change his own role", "Ask another manager, or an admin.")
         self._need_team(team, caller)
-        row, roles = db.standing(self._database, name)
+        row, roles = db.account_roles(self._database, name)
         if row is None or (caller is not None and not caller.sees_all and team not in roles):
             raise _nobody(name, ": invite who is to come in", team=team) if caller else _nobody(name)
         if row["kind"] == "service" and row["team"] != team:

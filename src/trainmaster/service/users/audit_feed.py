@@ -19,7 +19,7 @@ from trainmaster.db import Database, audit
 from trainmaster.db.leases import LEASE_S, this_process
 from trainmaster.service.notifications.delivery import pause_s
 from trainmaster.service.notifications.webhook_targets import TIMEOUT_S, ReceiverResponse, check_url, post
-from trainmaster.service.server_loops import ServerLoop, Turns
+from trainmaster.service.server_loops import LoopErrorLog, ServerLoop
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.redaction import redacted
 
@@ -66,7 +66,9 @@ class AuditFeed(ServerLoop):
         for url in self._targets.values():
             _check(url)
         self._owner = this_process()
-        self._turns = {target: Turns(f"audit to {redacted(url)}") for target, url in self._targets.items()}
+        self._errors = {
+            target: LoopErrorLog(f"audit to {redacted(url)}") for target, url in self._targets.items()
+        }
 
     def start(self) -> None:
         """Begin; what was not taken when it stops is sent again by the server that comes next."""
@@ -80,7 +82,7 @@ class AuditFeed(ServerLoop):
     def feed(self) -> None:
         """Send what is there, to all that are not to be left alone."""
         for target, url in self._targets.items():
-            with self._turns[target].turn():
+            with self._errors[target].caught():
                 while not self._over.is_set() and self._feed(target, url):
                     pass
 

@@ -230,7 +230,7 @@ class Credential:
 def caller_now(
     row: Mapping[Any, Any],
     token: RowMapping | None,
-    standing: tuple[RowMapping | None, Mapping[str, str]],
+    account_roles: tuple[RowMapping | None, Mapping[str, str]],
     wanted: str | None,
     has_team: Callable[[str], bool],
 ) -> Caller:
@@ -239,7 +239,7 @@ def caller_now(
     Args:
         row: of the token or session.
         token: its row; the same one of a token.
-        standing: of its account: that row, and the roles by team.
+        account_roles: of its account: that row, and the roles by team.
         wanted: the team that was asked for.
         has_team: whether there is a team of a name.
 
@@ -253,7 +253,7 @@ def caller_now(
     roles: Mapping[str, str] = {}
     is_admin = "admin" in granted
     if account is not None:
-        found, roles = standing
+        found, roles = account_roles
         if found is None or found["disabled_at"] is not None:
             raise UnknownCallerError(f"{account} may not use this server any more", "Ask its admin.")
         name, is_admin = account, found["admin_by"] is not None

@@ -169,7 +169,7 @@ class SignOnSettings:
             )
         return found
 
-    def standing(self, claims: Mapping[str, Any]) -> tuple[dict[str, str], bool]:
+    def account_roles(self, claims: Mapping[str, Any]) -> tuple[dict[str, str], bool]:
         """The roles by team of a user with these claims, and whether he is an admin.
 
         A group that is not named here gives nothing, a role that is not known the least.
@@ -355,13 +355,13 @@ class SingleSignOn:
             row = self._new_user(claims, issuer, subject)
         if row["disabled_at"] is not None:
             raise SignInError(f"{row['name']} may not use this server any more", "Ask its admin.")
-        roles, is_admin = self.settings.standing(claims)
+        roles, is_admin = self.settings.account_roles(claims)
         known = {team: role for team, role in roles.items() if access.has_team(self._database, team)}
         for team in roles.keys() - known.keys():
             _log.warning("single sign-on names team %r, which is not there", team)
         name, until = row["name"], self._database.clock_s() + self.settings.groups_hold_s
         db.set_groups(self._database, name, known, is_admin=is_admin, until=until)
-        _, roles = db.standing(self._database, name)
+        _, roles = db.account_roles(self._database, name)
         team = next(iter(roles), NO_TEAM)
         return Caller(name, team, frozenset(), account=name, roles=roles, expires_at=until)
 

@@ -101,7 +101,7 @@ def opened(conductor, directory, gone):
     return executor
 
 
-def test_silence_and_a_witness(conductor, tmp_path, monkeypatch):
+def test_silence_and_another_source(conductor, tmp_path, monkeypatch):
     monkeypatch.setattr(executor_module, "_GONE_PAUSE_S", 0.0)
     gone = set()
     executor = opened(conductor, tmp_path, gone)

@@ -369,7 +369,7 @@ def test_secrets_are_those_that_it_was_started_with(servers, database, run):
     assert b.replicas.with_secrets(b.row(run), b.environ) == {**b.environ, "TOKEN": "x"}
 
 
-class Told:
+class JsonObject:
     """Records what was committed, and what of the log was sent by then."""
 
     def __init__(self, database, run):
@@ -402,7 +402,7 @@ def test_files_are_sent_before_a_change_of_state_is_committed(servers, database,
     lease = a.accept(run)
     log = a.home.attempt(run, "main", 0, 1).log("worker-0")
     log.parent.mkdir(parents=True)
-    told = Told(database, run)
+    told = JsonObject(database, run)
     files = a.replication(lease)
     records = files.records(told, Tasks(run, Live()))
     log.write_text("12345")
@@ -418,7 +418,7 @@ def test_what_cannot_be_read_is_not_gone(servers, database, run, monkeypatch, wh
     a, _ = servers
     log = a.home.attempt(run, "main", 0, 1).log("worker-0")
     files = a.replication(a.accept(run))
-    told = Told(database, run)
+    told = JsonObject(database, run)
     records = files.records(told, Tasks(run, Live()))
     log.parent.mkdir(parents=True)
     log.write_text("12345")

@@ -19,7 +19,7 @@ from trainmaster.control.measure.measuring import trace_of
 from trainmaster.service.apps.rented_notebook import rented_notebook_recipe
 from trainmaster.service.quotes.fingerprint import Fingerprint
 from trainmaster.service.quotes.history import History, MeasuredNow
-from trainmaster.service.quotes.quote_record import QuoteRecord, quote_summary, record_truth
+from trainmaster.service.quotes.quote_record import QuoteRecord, quote_summary, record_outcomes
 from trainmaster.service.quotes.quote_tracker import QuoteTracker
 from trainmaster.service.quotes.steadiness import Trained, is_upset, share_done
 from trainmaster.spec import Strategy, read_recipe
@@ -247,7 +247,7 @@ def test_what_passes_the_length_of_an_earlier_version_says_so_once_and_its_estim
     assert steps["expected_s"] is None
     assert quote_summary(world.database, "r")["passed"] == why
     world.database.state = State.DONE
-    record_truth(world.database, "r", EndReason.SUCCEEDED, 80.0, 0.0)
+    record_outcomes(world.database, "r", EndReason.SUCCEEDED, 80.0, 0.0)
     judged = quote_summary(world.database, "r")
     assert (judged["kept"], judged["passed"]) == (False, why), "and why it was not kept is the same"
     again = World(tmp_path / "next", database=world.database, histories=world.tracker._histories)
@@ -430,7 +430,7 @@ def test_a_price_that_is_certain_is_kept_however_it_is_rounded(usd):
 def test_kept_is_success_within_time_and_either_side_is_told(reason, by_hand, time_s, kept, outside):
     database = Store(promise(p95=100.0), state=State.DONE)
     database.by_hand = by_hand
-    record_truth(database, "r", reason, time_s, 0.0)
+    record_outcomes(database, "r", reason, time_s, 0.0)
     found = quote_summary(database, "r")
     assert (found["kept"], found["outside"], found["ended_by_hand"]) == (kept, outside, by_hand)
     database.state = State.RUNNING  # resumed: it has yet to show it

@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 from trainmaster.advisor.quote.interval import Interval
 from trainmaster.db import AcceptedRun, ActualOutcome, Database, NewQuoteRow, RunChange
-from trainmaster.service.quotes.quote_record import QuoteRecord, quote_summary, record_truth
+from trainmaster.service.quotes.quote_record import QuoteRecord, quote_summary, record_outcomes
 from trainmaster.service.quotes.score import Score, binomial_interval, job_of, outcomes, report, score_line
 from trainmaster.spec.states import EndReason, State
 
@@ -79,7 +79,7 @@ def test_a_run_that_a_person_has_ended_says_nothing_though_it_was_resumed(databa
         ended(database, name, 600.0, reason=reason)
         if name == "resumed":
             interrupt(database, name)
-        record_truth(database, name, reason, 600.0, 0.0)
+        record_outcomes(database, name, reason, 600.0, 0.0)
     found = outcomes(database, "h")
     score = Score.of(found)
     assert (score.runs, score.kept, score.by_hand, score.judged, score.inside) == (1, 1, 3, 1, 1)

@@ -78,10 +78,10 @@ def test_what_groups_gave_too(servers):
     until = servers.database.clock_s() + 30.0
     accounts.set_groups(servers.database, "gus", {"red": "member"}, is_admin=True, until=until)
     for _ in range(2):
-        row, roles = accounts.standing(servers.database, "gus")
+        row, roles = accounts.account_roles(servers.database, "gus")
         assert (row["admin_by"], roles) == ("groups", {"red": "member"})
         servers.second(29.0)
-    row, roles = accounts.standing(servers.database, "gus")
+    row, roles = accounts.account_roles(servers.database, "gus")
     assert (row["admin_by"], roles) == (None, {})
 
 

@@ -215,7 +215,7 @@ def test_claims_of_somebody_else_are_not_taken(sign_on, provider, sub):
     provider.token = {"groups": ...}
     provider.lies = {"/userinfo": json.dumps({"sub": sub, "groups": ["operators"]}).encode()}
     who = logs_in(sign_on, provider)
-    assert (who.roles, sign_on._database and rows.standing(sign_on._database, "ann")[0]["admin_by"]) == (
+    assert (who.roles, sign_on._database and rows.account_roles(sign_on._database, "ann")[0]["admin_by"]) == (
         {},
         None,
     )

@@ -140,13 +140,13 @@ def test_who_is_in_no_known_group_gets_nothing(office):
 )
 def test_a_role_claim_that_is_not_known_gets_the_least(claimed, role):
     settings = SignOnSettings("https://x", "c", "s", GROUPS)
-    assert settings.standing({"groups": ["lab"], "role": claimed}) == ({"red": role}, False)
-    assert settings.standing({"groups": [], "role": claimed}) == ({}, False)
+    assert settings.account_roles({"groups": ["lab"], "role": claimed}) == ({"red": role}, False)
+    assert settings.account_roles({"groups": [], "role": claimed}) == ({}, False)
 
 
 @pytest.mark.parametrize("groups", [None, "lab", 3, [3, None, {"lab": 1}], {"lab": True}, ["LAB"], ["lab "]])
 def test_groups_that_are_no_list_of_known_names_give_nothing_more(groups):
-    roles, is_admin = SignOnSettings("https://x", "c", "s", GROUPS).standing({"groups": groups})
+    roles, is_admin = SignOnSettings("https://x", "c", "s", GROUPS).account_roles({"groups": groups})
     assert (roles in ({}, {"red": "viewer"}), is_admin) == (True, False)
     assert all(role in ROLES for role in roles.values())
 

@@ -15,7 +15,7 @@ import pytest
 from trainmaster.cluster import node_links
 from trainmaster.cluster.cluster_executor import ClusterExecutor
 from trainmaster.cluster.member_places import MemberPlaces
-from trainmaster.cluster.node_links import NodeLinks, NodeVerdicts, greets
+from trainmaster.cluster.node_links import NodeFailureDetector, NodeLinks, greets
 from trainmaster.transport.base import Target
 
 
@@ -79,11 +79,11 @@ def test_who_is_too_busy_to_greet_soon_is_there_and_who_is_frozen_is_not(
 
     monkeypatch.setattr(node_links, "time", SimpleNamespace(sleep=lambda _: None, monotonic=time.monotonic))
     monkeypatch.setattr(socket, "create_connection", connect)
-    witness = ClusterExecutor(
+    detector = ClusterExecutor(
         {}, lambda *_: None, lambda _: None, MemberPlaces(tmp_path.joinpath)
-    )._ends._witness
-    witness.doubt("a", [node])
-    assert witness.is_there("a", node) is answers
+    )._ends._detector
+    detector.suspect("a", [node])
+    assert detector.is_there("a", node) is answers
 
 
 def test_who_is_behind_another_machine_cannot_be_judged(server: socket.socket) -> None:
@@ -124,14 +124,14 @@ def test_what_is_under_way_with_a_dead_one_ends(server: socket.socket) -> None:
     server.close()
     dead, other = Node("i-1", place), Node("i-2", place)
     links = NodeLinks()
-    verdicts = NodeVerdicts(links)
+    verdicts = NodeFailureDetector(links)
     node: Any = dead
     links.use(node, lambda _: None)
     another: Any = other
     links.use(another, lambda _: None)
     assert verdicts.is_there("a", node), "nobody has doubted it"
     with links.own(node):
-        verdicts.doubt("a", [node, node])
+        verdicts.suspect("a", [node, node])
         assert verdicts.is_there("a", node) is False
         assert all(connection.closed.wait(5) for connection in dead.made)
         assert len(dead.made) == 2
@@ -154,14 +154,14 @@ def test_a_hundred_attempts_on_one_node_knock_once(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(node_links, "greets", greets)
     node: Any = Node("i-1", Target("n", "192.0.2.1"))
-    verdicts = NodeVerdicts(NodeLinks())
+    verdicts = NodeFailureDetector(NodeLinks())
     attempts = [f"run/sweep/{number}/1" for number in range(100)]
     for attempt in attempts:
-        verdicts.doubt(attempt, [node])
+        verdicts.suspect(attempt, [node])
     answer.set()
     assert all(verdicts.is_there(attempt, node) for attempt in attempts)
     assert len(knocks) == 1
-    verdicts.doubt("run/sweep/0/2", [node])
+    verdicts.suspect("run/sweep/0/2", [node])
     assert verdicts.is_there("run/sweep/0/2", node)
     assert len(knocks) == 2, "what was so a while ago need not be so now"
 
@@ -180,8 +180,8 @@ def test_who_is_turned_away_without_a_word_knocks_once_more(
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()
     node: Any = Node("i-1", target(server))
-    verdicts = NodeVerdicts(NodeLinks())
-    verdicts.doubt("a", [node])
+    verdicts = NodeFailureDetector(NodeLinks())
+    verdicts.suspect("a", [node])
     assert verdicts.is_there("a", node)
     thread.join(5)
     assert not node.made, "nothing was hung up"
