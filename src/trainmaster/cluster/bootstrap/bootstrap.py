@@ -30,8 +30,8 @@ from trainmaster.cluster.bootstrap.host_result import (
     HostOutcome,
     HostResult,
     PhaseReport,
-    ask_guest,
-    guest_words,
+    program_answer,
+    run_host_program,
 )
 from trainmaster.cluster.bootstrap.plan import (
     BootstrapPlan,
@@ -295,7 +295,7 @@ class _HostBootstrap:
 
         if step.layer is not None and not shared:
             step.layer.archive(self.cache)  # before anything is held there
-        result = ask_guest(
+        result = run_host_program(
             connection,
             plan.host_python.path,
             "install.py",
@@ -303,7 +303,7 @@ class _HostBootstrap:
             self.settings.install_timeout_s,
             answer,
         )
-        said = guest_words(result)
+        said = program_answer(result)
         if shared and said == "done":
             log.info("%s: what is there cannot be used in place: %s", self.target.name, result.err.strip())
         if said not in ("have", "done", "linked"):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from trainmaster.cluster.bootstrap.host_result import HostResult, ask_guest, guest_words
+from trainmaster.cluster.bootstrap.host_result import HostResult, program_answer, run_host_program
 from trainmaster.spec.errors import ProviderError, TrainmasterError, one_line
 from trainmaster.transport.base import CommandError, Transport
 from trainmaster.transport.key_pairs import KeyPair, make_key_pair
@@ -148,7 +148,9 @@ class ClusterKeys:
         python = node.plan.host_python.path
         try:
             with self._transport.connection(node.target) as connection:
-                said = guest_words(ask_guest(connection, python, "keys.py", order(node), _TIMEOUT_S))
+                said = program_answer(
+                    run_host_program(connection, python, "keys.py", order(node), _TIMEOUT_S)
+                )
                 if said != "done":
                     raise CommandError(f"{node.target.shown}: {said}")
         except TrainmasterError as error:

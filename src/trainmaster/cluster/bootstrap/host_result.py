@@ -98,7 +98,7 @@ class HostResult:
         return sum(report.seconds for report in self.phases)
 
 
-def ask_guest(
+def run_host_program(
     connection: Connection,
     python: str,
     program: str | tuple[str, ...],
@@ -106,7 +106,7 @@ def ask_guest(
     timeout_s: float,
     answer: Callable[[str], Iterable[bytes] | None] = lambda _: None,
 ) -> Result:
-    """Run one of our programs in `guest/` on a host.
+    """Run one of our programs in `host_programs/` on a host.
 
     Args:
         connection: to it.
@@ -116,7 +116,7 @@ def ask_guest(
         timeout_s: after which it is ended.
         answer: see `Exchange`.
     """
-    source = guest_source((program,) if isinstance(program, str) else program)
+    source = program_source((program,) if isinstance(program, str) else program)
     boot = "import sys; f = sys.stdin.buffer; exec(f.read(int(f.readline())).decode())"
     # To look for packages costs somebody else's Python a third of all that such a program takes, or more.
     command = f"exec {shlex.quote(python)} -ISu -c {shlex.quote(boot)}"
@@ -125,14 +125,14 @@ def ask_guest(
     return connection.exchange(talk, timeout_s)
 
 
-def guest_source(programs: tuple[str, ...]) -> bytes:
+def program_source(programs: tuple[str, ...]) -> bytes:
     """The text of programs, of which each finds the names of those before it, and of `answering`."""
-    guest = resources.files("trainmaster.cluster.bootstrap") / "guest"
-    texts = [(guest / name).read_text(encoding="utf-8") for name in ("answering.py", *programs)]
+    folder = resources.files("trainmaster.cluster.bootstrap") / "host_programs"
+    texts = [(folder / name).read_text(encoding="utf-8") for name in ("answering.py", *programs)]
     return "".join(f"exec({text!r})\n" for text in texts).encode()
 
 
-def guest_words(result: Result) -> str:
+def program_answer(result: Result) -> str:
     """The last word of such a program: ``done``, ``have``, or what went wrong."""
     said = [line[2:].strip() for line in result.out.splitlines() if line.startswith("@@")]
     if result.code == 0 and said:

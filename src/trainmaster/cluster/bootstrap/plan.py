@@ -38,7 +38,7 @@ class BootstrapStep:
 
     Attributes:
         layer: what is sent; None if pip gets it there.
-        order: for `guest/install.py`, without what concerns patience. ``tops`` in it are files and
+        order: for `host_programs/install.py`, without what concerns patience. ``tops`` in it are files and
             directories of this machine that the host may see as well, with all of the layer in them.
         present: whether the host says that it has it.
     """

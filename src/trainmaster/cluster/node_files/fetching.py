@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from trainmaster.cluster.bootstrap.guest.answering import explain
+from trainmaster.cluster.bootstrap.host_programs.answering import explain
 from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_files.files import NodeFiles, each
 from trainmaster.cluster.node_files.merging import Tree, merge_trees

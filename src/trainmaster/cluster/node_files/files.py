@@ -15,8 +15,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
 
-from trainmaster.cluster.bootstrap.guest.answering import explain
-from trainmaster.cluster.bootstrap.host_result import ask_guest, guest_words
+from trainmaster.cluster.bootstrap.host_programs.answering import explain
+from trainmaster.cluster.bootstrap.host_result import program_answer, run_host_program
 from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_files.trees import FILE, FOLDER, LINK, TreeEntry, digest, pack, scan
 from trainmaster.cluster.node_files.worker_client import NodeWorker
@@ -228,9 +228,9 @@ def prepare_node(access: NodeAccess, run: str, snapshot: Path) -> None:
         "files": {f"lib/{name}": text for name, text in library_of_nodes().items()},
     }
     with access.connection() as connection:
-        result = ask_guest(connection, _python(access), "place.py", order, _TIMEOUT_S)
-    if guest_words(result) != "done":
-        raise CommandError(f"{access.target.shown}: {guest_words(result)}")
+        result = run_host_program(connection, _python(access), "place.py", order, _TIMEOUT_S)
+    if program_answer(result) != "done":
+        raise CommandError(f"{access.target.shown}: {program_answer(result)}")
 
 
 def remove_run(access: NodeAccess, run: str) -> None:

@@ -24,7 +24,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from trainmaster.cluster.bootstrap.guest.answering import explain, in_time, only_one, put
+from trainmaster.cluster.bootstrap.host_programs.answering import explain, in_time, only_one, put
 from trainmaster.cluster.node_files.order_output import ENDING, NoWayError, Order, OrderOutput
 from trainmaster.cluster.node_files.trees import (
     TreeDraft,

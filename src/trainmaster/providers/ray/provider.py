@@ -2,7 +2,7 @@
 
 Ray places and counts them, all of a group or none; nothing is scheduled here. A cluster has a keeper, an
 actor in the home's own namespace, and all that is ours in Ray ends with it: see
-`transport/ray/guest/proxy_program.py`.
+`transport/ray/programs/proxy_program.py`.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class RayProxy:
         self._refused_at = 0.0
 
     def ask(self, do: str, *args: object) -> Any:  # noqa: ANN401 - JSON
-        """Have it do something; see `guest/proxy_program.py`.
+        """Have it do something; see `programs/proxy_program.py`.
 
         Raises:
             UsageError: versions differ, or there is no Ray where it was to run.
@@ -415,4 +415,4 @@ def proxy_of(settings: RayLogin, root: Path, may_reach: MayReach | None = None) 
 
 
 def _text(program: str) -> str:
-    return (resources.files("trainmaster.transport.ray") / "guest" / program).read_text(encoding="utf-8")
+    return (resources.files("trainmaster.transport.ray") / "programs" / program).read_text(encoding="utf-8")

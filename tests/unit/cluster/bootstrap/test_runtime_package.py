@@ -74,7 +74,7 @@ def test_the_kit_is_complete_and_the_same_each_time() -> None:
     assert not [pin for pin in package.pins if pin.startswith(("sqlalchemy==", "rich=="))]
     source = {path for path, _ in package.source.files}
     assert "trainmaster/executors/supervisor/program.py" in source
-    assert "trainmaster/cluster/bootstrap/guest/install.py" in source
+    assert "trainmaster/cluster/bootstrap/host_programs/install.py" in source
     unused = ("testing", "lab", "api", "cli", "service", "web")
     assert not [path for path in source if path.startswith(tuple(f"trainmaster/{name}/" for name in unused))]
     driving = {path for path, _ in make_runtime_package(drives=True).source.files}

@@ -19,10 +19,10 @@ import pytest
 
 from trainmaster.spec.errors import UsageError
 from trainmaster.testing.waits import until
-from trainmaster.transport.ray.guest import node_process
-from trainmaster.transport.ray.guest.node_process import NodeProcess
-from trainmaster.transport.ray.guest.proxy_program import BundleActor, ClusterActor, RayProxyServer, _actor
-from trainmaster.transport.ray.guest.ray_connection import dial
+from trainmaster.transport.ray.programs import node_process
+from trainmaster.transport.ray.programs.node_process import NodeProcess
+from trainmaster.transport.ray.programs.proxy_program import BundleActor, ClusterActor, RayProxyServer, _actor
+from trainmaster.transport.ray.programs.ray_connection import dial
 from trainmaster.transport.ray.proxy import said_by
 
 
@@ -79,7 +79,7 @@ def test_a_head_that_fails_is_tried_less_and_less_often(monkeypatch: pytest.Monk
     slept = list[float]()
     monkeypatch.setitem(sys.modules, "ray", ray)
     clock = SimpleNamespace(monotonic=lambda: 0.0, sleep=slept.append)
-    monkeypatch.setattr("trainmaster.transport.ray.guest.ray_connection.time", clock)
+    monkeypatch.setattr("trainmaster.transport.ray.programs.ray_connection.time", clock)
     dial("auto")
     assert slept == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 8.0, 8.0])
 
@@ -110,9 +110,9 @@ def test_a_node_that_does_not_suit_is_left_out(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setitem(
             sys.modules, name, ray.util.placement_group if name[9:] == "placement_group" else ray
         )
-    monkeypatch.setattr("trainmaster.transport.ray.guest.proxy_program._leaving", dict)
+    monkeypatch.setattr("trainmaster.transport.ray.programs.proxy_program._leaving", dict)
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + ahead_s[0], sleep=time.sleep)
-    monkeypatch.setattr("trainmaster.transport.ray.guest.proxy_program.time", clock)
+    monkeypatch.setattr("trainmaster.transport.ray.programs.proxy_program.time", clock)
     keeper = ClusterActor("k", "n", "", "", "", float("inf"))
     part = {
         "token": "t",
@@ -144,9 +144,9 @@ def test_what_has_room_and_does_not_begin_is_given_up(monkeypatch: pytest.Monkey
     ray.util.placement_group_table.side_effect = lambda _: {"state": state[0]}
     for name in ("ray", "ray.util", "ray.util.placement_group", "ray.util.scheduling_strategies"):
         monkeypatch.setitem(sys.modules, name, ray)
-    monkeypatch.setattr("trainmaster.transport.ray.guest.proxy_program._leaving", dict)
+    monkeypatch.setattr("trainmaster.transport.ray.programs.proxy_program._leaving", dict)
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + ahead_s[0], sleep=time.sleep)
-    monkeypatch.setattr("trainmaster.transport.ray.guest.proxy_program.time", clock)
+    monkeypatch.setattr("trainmaster.transport.ray.programs.proxy_program.time", clock)
     keeper = ClusterActor("k", "n", "", "", "", float("inf"))
     part = {"token": "t", "role": "worker", "count": 1, "kind": {"resources": {}, "labels": {}}}
     keeper.take([{**part, "scratch": "/t", "lease_s": 60.0}], 1e6, 1e6)

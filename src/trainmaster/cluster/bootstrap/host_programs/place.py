@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from trainmaster.cluster.bootstrap.guest.answering import Refused, answer, only_one, put, unlink
+    from trainmaster.cluster.bootstrap.host_programs.answering import Refused, answer, only_one, put, unlink
 
 
 def perform(order: dict[str, Any]) -> str:

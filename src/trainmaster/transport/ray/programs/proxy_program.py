@@ -508,11 +508,11 @@ def main(about: dict[str, Any]) -> None:
         say({kind: f"{said}", "python": sys.version.split()[0], "path": sys.executable})
         os._exit(1)
     say({"ready": True})
-    guest = RayProxyServer(about["node_process"])
+    server = RayProxyServer(about["node_process"])
 
     def answer(call: dict[str, Any]) -> None:
         try:
-            found = {"result": getattr(guest, call["do"])(*call["args"])}
+            found = {"result": getattr(server, call["do"])(*call["args"])}
         except (ConnectionError, OSError) as error:
             say({"id": call["id"], "lost": str(error)})
             os._exit(1)

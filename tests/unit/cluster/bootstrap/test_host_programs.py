@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from trainmaster.cluster.bootstrap.host_result import guest_source
+from trainmaster.cluster.bootstrap.host_result import program_source
 from trainmaster.testing.waits import until
 
 BOOT = "import sys; f = sys.stdin.buffer; exec(f.read(int(f.readline())).decode())"
 
 
 def command(program: str, order: dict[str, Any]) -> bytes:
-    source = guest_source((program,))
+    source = program_source((program,))
     return b"%d\n%s%s\n" % (len(source), source, json.dumps(order).encode())
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainmaster.cluster.bootstrap.guest.answering import Refused, answer, in_time, only_one
+    from trainmaster.cluster.bootstrap.host_programs.answering import Refused, answer, in_time, only_one
 
 _ERROR_LINES = 3
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from trainmaster.executors.ray.tls import CertificateAuthority, variables
-from trainmaster.transport.ray.guest.ray_connection import StrangerError, knock
+from trainmaster.transport.ray.programs.ray_connection import StrangerError, knock
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainmaster.cluster.bootstrap.guest.answering import answer, only_one, put
+    from trainmaster.cluster.bootstrap.host_programs.answering import answer, only_one, put
 
 
 def perform(order: dict[str, Any]) -> str:
