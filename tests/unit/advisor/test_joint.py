@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from trainmaster.advisor.quote.choosing import QuoteLimits
-from trainmaster.advisor.quote.joint import Option, in_turn, plan
+from trainmaster.advisor.quote.joint import Option, on_shared_machines, plan
 
 #: Ten seconds until its machines are there, twenty of work, five to give back, at a dollar a second.
 ONE = Option(
@@ -34,7 +34,7 @@ def whole(options, after, *, shares_machine=False):
     return float(found.time_s[0]), float(found.cost_usd[0])
 
 
-@pytest.mark.parametrize("after", [{"b": ["a"]}, {"a": ["b"]}, {}], ids=["b last", "a last", "by turns"])
+@pytest.mark.parametrize("after", [{"b": ["a"]}, {"a": ["b"]}, {}], ids=["b last", "a last", "in turn"])
 def test_machines_that_are_shared_come_and_are_billed_once(after):
     assert whole({"a": ONE, "b": ONE}, after) == (10 + 20 + 20 + 5, 60.0)
     assert whole({"a": ONE, "b": ONE, "c": ONE}, after) == (10 + 3 * 20 + 5, 70.0)
@@ -46,6 +46,24 @@ def test_experiments_with_machines_of_their_own_are_as_they_were():
     assert whole({"a": ONE, "b": other}, {}) == (35.0, 120.0)
     assert whole({"a": ONE}, {}) == (35.0, 60.0)
     assert whole({"a": replace(ONE, cluster=None)} | {"b": replace(ONE, cluster=None)}, {}) == (35.0, 120.0)
+
+
+def test_where_their_machines_have_room_they_run_side_by_side():
+    half = replace(ONE, machines=2.0, fills=1.0)
+    assert whole({"a": half, "b": half}, {}) == (10 + 20 + 5, 60.0)
+    assert whole({"a": half, "b": half, "c": half}, {}) == (10 + 20 + 20 + 5, 60.0)
+    assert whole({"a": half, "b": half}, {"b": ["a"]}) == (10 + 20 + 20 + 5, 60.0)
+
+
+def test_side_by_side_they_share_the_cores_that_they_keep_busy():
+    half = replace(ONE, machines=2.0, fills=1.0, busy=1.5)
+    assert whole({"a": half, "b": half}, {}) == (10 + 1.5 * 20 + 5, 60.0)
+
+
+def test_the_machines_of_the_largest_have_room_for_the_others():
+    one, four = replace(ONE, machines=1.0, fills=1.0), replace(ONE, machines=4.0, fills=3.0)
+    assert whole({"a": one, "b": four}, {}) == (35.0, 60.0)
+    assert whole({"a": one, "b": four, "c": one}, {}) == (55.0, 60.0)
 
 
 def test_what_is_between_two_that_share_is_waited_for():
@@ -61,12 +79,12 @@ def test_data_that_leaves_is_paid_for_by_each_and_the_dearest_machines_by_all():
     assert whole({"a": ONE, "b": small}, {"b": ["a"]}) == (55.0, 60.0 + 1.0)
 
 
-def test_on_the_own_machine_nothing_is_waited_for_in_turn():
+def test_on_the_own_machine_nothing_is_waited_for_on_shared_machines():
     assert whole({"a": ONE, "b": ONE}, {}, shares_machine=True) == (70.0, 120.0)
 
 
 def test_a_budget_counts_what_is_there_at_each_moment():
-    found, waits_for = in_turn({"a": ONE, "b": ONE}, {"b": ["a"]})
+    found, waits_for = on_shared_machines({"a": ONE, "b": ONE}, {"b": ["a"]})
     assert waits_for == {"a": [], "b": ["a"]}
     assert [float(found[name].time_s[0]) for name in "ab"] == [30.0, 25.0]
     assert math.isclose(sum(float(found[name].cost_usd[0]) for name in "ab"), 60.0)

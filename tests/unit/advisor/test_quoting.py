@@ -68,6 +68,19 @@ def test_cheapest_takes_few_machines_and_fastest_many():
     assert fast.cost_usd.p50 > cheap.cost_usd.p50
 
 
+@pytest.mark.parametrize(("cpus", "gpus", "turns"), [(4, 2, 1), (5, 2, 2), (4, 1, 2)])
+def test_gangs_of_a_shared_cluster_run_side_by_side_where_it_has_room_for_both(cpus, gpus, turns):
+    place = market(offer("p3.2xlarge", 3.06, gpus=float(gpus)))
+    work = workload(hardware=Hardware(gpus=1, cpus=cpus), most=2, per_node=1)
+    known = knowledge(measured(1, 256), measured(2, 128))
+    alone, both = (
+        make_quote([Subject(replace(work, name=name), known) for name in names], place, QuoteLimits())
+        for names in ("a", "ab")
+    )
+    assert both.time_s.p50 == pytest.approx(turns * alone.time_s.p50, rel=0.1)
+    assert both.cost_usd.p50 == pytest.approx(turns * alone.cost_usd.p50, rel=0.1)
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     prices=st.lists(st.floats(0.2, 9), min_size=2, max_size=5),

@@ -158,6 +158,13 @@ def test_a_cluster_is_paid_from_its_first_experiment_to_its_last():
     assert given_back.p50 == pytest.approx(104, rel=0.05)
 
 
+def test_what_has_no_room_on_its_cluster_beside_another_comes_after_it():
+    left, one = {"a": seconds(100), "b": seconds(100)}, [RentedPart(("a", "b"), 3600.0, is_there=True)]
+    for fills, least_s in ((0.5, 104), (0.75, 204)):
+        time_s, cost = forecast_rented(0.0, 0.0, left, {}, one, "lab", fills={"a": fills, "b": fills})
+        assert (time_s.p50, cost.p50) == pytest.approx((least_s + 4, least_s), rel=0.08)
+
+
 def test_machines_that_are_not_there_yet_are_waited_for_and_paid_for_then():
     left, after = {"a": seconds(100), "b": seconds(100)}, {"b": ["a"]}
     parts = [RentedPart(("a",), 0.0, is_there=True), RentedPart(("b",), 3600.0, is_there=False)]

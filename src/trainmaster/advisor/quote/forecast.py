@@ -14,7 +14,7 @@ from trainmaster.advisor.market.phases import NOTHING, ClusterWait, machines_bel
 from trainmaster.advisor.model.shapes import Floats
 from trainmaster.advisor.quote.beliefs import ENDING_S
 from trainmaster.advisor.quote.interval import Interval
-from trainmaster.advisor.quote.joint import schedule, together
+from trainmaster.advisor.quote.joint import schedule, together, turns
 from trainmaster.advisor.quote.quantiles import interval
 from trainmaster.advisor.quote.timing import DRAWS, Timing
 from trainmaster.dataclass import dataclass
@@ -310,6 +310,7 @@ def forecast_rented(
     waited: Sequence[ClusterWait] = (),
     gave_back_s: Mapping[str, Sequence[float]] | None = None,
     apart: Collection[str] = (),
+    fills: Mapping[str, float] | None = None,
 ) -> tuple[Interval, Interval]:
     """Seconds and dollars of a whole run on machines of a provider.
 
@@ -325,6 +326,7 @@ def forecast_rented(
         waited: how long earlier runs waited for machines.
         gave_back_s: what giving them back took, by provider.
         apart: experiments whose time counts the wait for each of their clusters already.
+        fills: the share of its machines that each experiment fills; None: it leaves room for others.
     """
     rng = np.random.default_rng(6)
 
@@ -348,6 +350,9 @@ def forecast_rented(
         come_s = wait.median * np.exp(wait.spread * normal)
         absent |= {name: come_s for name in part.experiments if name not in apart}
     takes = {name: left[name] * later + absent.get(name, 0.0) for name in left}
+    if fills is not None:
+        sharing = [[n for n in part.experiments if n in left and n not in apart] for part in parts]
+        after = turns({name: float(np.median(each)) for name, each in takes.items()}, after, fills, sharing)[0]
     begins, ends = schedule(takes, after)
     rest = np.max(list(ends.values()), axis=0) if ends else np.zeros(DRAWS)
     cost = np.full(DRAWS, spent_usd)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum, auto
 from graphlib import TopologicalSorter
@@ -40,6 +40,8 @@ class Option:
         coming_s: (DRAWS,) of ``time_s``, until its machines are there.
         leaving_s: of ``time_s``, in which its machines are given back, and not billed any more.
         rent_usd: dollars of its machines for (DRAWS,) seconds; None: they cost nothing.
+        machines: of its workers, or its tasks. fills: so many of them are full of it, by slots and GPUs.
+        busy: so many of them it keeps busy.
     """
 
     time_s: Floats
@@ -51,6 +53,9 @@ class Option:
     coming_s: Floats | float = 0.0
     leaving_s: float = 0.0
     rent_usd: Callable[[Floats], Floats] | None = None
+    machines: float = 1.0
+    fills: float = 1.0
+    busy: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,7 @@ def plan(
     def whole(taken: Mapping[str, int]) -> JointPlan:
         chosen = {name: options[name][row] for name, row in taken.items()}
         load = {name: option.load for name, option in chosen.items()} if shares_machine else None
-        chosen, waits_for = (chosen, after) if shares_machine else in_turn(chosen, after)
+        chosen, waits_for = (chosen, after) if shares_machine else on_shared_machines(chosen, after)
         time_s = together({name: option.time_s for name, option in chosen.items()}, waits_for, load)
         cost: Floats = np.sum([option.cost_usd for option in chosen.values()], axis=0)
         in_time = float((time_s <= limits.deadline_s).mean())
@@ -166,7 +171,48 @@ def plan(
     return best
 
 
-def in_turn(
+def turns(
+    takes_s: Mapping[str, float],
+    after: Mapping[str, Sequence[str]],
+    fills: Mapping[str, float],
+    sharing: Iterable[Collection[str]],
+) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """Experiments that share machines run side by side while these have room, else in turn, as a run does.
+
+    Args:
+        takes_s: seconds that each takes once it has begun.
+        after: which experiments each waits for.
+        fills: the share of its machines that each fills.
+        sharing: experiments on the same machines, each time.
+
+    Returns:
+        Which experiments each waits for, also for its turn, and which run beside it.
+
+    >>> both = {"a": 9.0, "b": 5.0}
+    >>> turns(both, {}, {"a": 0.5, "b": 0.5}, [both])[0], turns(both, {}, {"a": 0.5, "b": 0.6}, [both])[0]
+    ({'a': [], 'b': []}, {'a': [], 'b': ['a']})
+    """
+    waits_for = {name: [a for a in after.get(name, ()) if a in takes_s] for name in takes_s}
+    beside: dict[str, list[str]] = {name: [] for name in takes_s}
+    begins, _ = schedule({name: np.array([each]) for name, each in takes_s.items()}, waits_for)
+    order = sorted(TopologicalSorter(waits_for).static_order(), key=lambda name: float(begins[name][0]))
+    group = {name: names for names in sharing for name in names}
+    ends: dict[str, float] = {}
+    for name in order:
+        begin = max((ends[each] for each in waits_for[name]), default=0.0)
+        there = [each for each in group.get(name, ()) if ends.get(each, 0.0) > begin]
+        there.sort(key=ends.__getitem__, reverse=True)
+        while there and fills[name] + sum(fills[each] for each in there) > _ROUNDED:
+            waits_for[name].append(there.pop())
+            begin = ends[waits_for[name][-1]]
+        ends[name] = begin + takes_s[name]
+        for each in there:
+            beside[name].append(each)
+            beside[each].append(name)
+    return waits_for, beside
+
+
+def on_shared_machines(
     chosen: Mapping[str, Option], after: Mapping[str, Sequence[str]]
 ) -> tuple[dict[str, Option], dict[str, list[str]]]:
     """Experiments that share machines: these come, are billed at least, and are given back once.
@@ -174,30 +220,45 @@ def in_turn(
     Returns:
         The options as they are then, and which experiments each waits for, also for its turn.
     """
-    found, waits_for = dict(chosen), {name: list(after.get(name, ())) for name in chosen}
-    begins, _ = schedule({name: option.time_s for name, option in chosen.items()}, after)
-    graph = {name: [a for a in waits_for[name] if a in chosen] for name in chosen}
-    order = list(TopologicalSorter(graph).static_order())
-    order.sort(key=lambda name: float(np.median(begins[name])))
-    sharing: dict[Hashable, list[str]] = {}
-    for name in order:
-        if chosen[name].cluster is not None:
-            sharing.setdefault(chosen[name].cluster, []).append(name)
-    groups = [names for names in sharing.values() if len(names) > 1]
+    clusters: dict[Hashable, list[str]] = {}
+    for name, option in chosen.items():
+        if option.cluster is not None:
+            clusters.setdefault(option.cluster, []).append(name)
+    groups = [names for names in clusters.values() if len(names) > 1]
+    work_s = {n: np.maximum(one.time_s - one.coming_s - one.leaving_s, 0.0) for n, one in chosen.items()}
+    fills, busy = dict.fromkeys(chosen, 1.0), dict.fromkeys(chosen, 1.0)
     for names in groups:
-        for before, name, later in zip(["", *names], names, [*names[1:], ""], strict=False):
-            option = chosen[name]
-            less_s = (option.coming_s if before else 0.0) + (option.leaving_s if later else 0.0)
-            found[name] = replace(option, time_s=np.maximum(option.time_s - less_s, 0.0))
-            if before and before not in waits_for[name]:
-                waits_for[name].append(before)
-    begins, ends = schedule({name: option.time_s for name, option in found.items()}, waits_for)
+        machines = max(chosen[name].machines for name in names)
+        for name in names:
+            fills[name], busy[name] = (each / machines for each in (chosen[name].fills, chosen[name].busy))
+    typical_s = {name: float(np.median(each)) for name, each in work_s.items()}
+    waits_for, beside = turns(typical_s, after, fills, groups)
+
+    found: dict[str, Option] = {}
+    ends: dict[str, Floats] = {}
+    first: dict[Hashable, tuple[Floats, Floats | float]] = {}
+    for name in TopologicalSorter(waits_for).static_order():
+        option, begin = (
+            chosen[name],
+            np.max([ends[a] for a in waits_for[name]] or [0.0 * work_s[name]], axis=0),
+        )
+        time_s, members = option.time_s, next((names for names in groups if name in names), [])
+        if members:
+            since, come_s = first.setdefault(option.cluster, (begin, option.coming_s))
+            coming_s = come_s - np.clip(begin - since, 0.0, come_s)
+            slower = max(busy[name] + sum(busy[each] for each in beside[name]), 1.0)
+            are_later = {each for each in members if each not in found} - {name, *beside[name]}
+            time_s = coming_s + work_s[name] * slower + (0.0 if are_later else option.leaving_s)
+        found[name] = replace(option, time_s=time_s)
+        ends[name] = begin + time_s
+    begins, _ = schedule({name: option.time_s for name, option in found.items()}, waits_for)
     for names in groups:
         rent_usd = max((chosen[name] for name in names), key=lambda option: sum(option.usd_per_hour)).rent_usd
         if rent_usd is None:
             continue
         # they are there from the first one's begin to the last one's end
-        usd = rent_usd(ends[names[-1]] - begins[names[0]] - chosen[names[-1]].leaving_s) / len(names)
+        until = np.max([ends[name] for name in names], axis=0) - chosen[names[-1]].leaving_s
+        usd = rent_usd(until - np.min([begins[name] for name in names], axis=0)) / len(names)
         for name in names:
             option = chosen[name]
             alone = option.rent_usd and option.rent_usd(np.maximum(option.time_s - option.leaving_s, 0.0))
@@ -225,7 +286,7 @@ def _needed_usd(chosen: Mapping[str, Option], after: Mapping[str, Sequence[str]]
 
 
 def _hourly(chosen: Mapping[str, Option], before: Mapping[str, set[str]]) -> float:
-    """Dollars per hour of all that may be there at once; experiments that share machines take turns."""
+    """Dollars per hour of all that may be there at once; experiments that share machines have them once."""
     serves: dict[str, list[str]] = {}
     names: dict[Hashable, str] = {}
     for name, option in chosen.items():

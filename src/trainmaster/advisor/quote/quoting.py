@@ -15,6 +15,7 @@ from trainmaster.advisor.market.machines import Machines
 from trainmaster.advisor.market.pairs import Pairs
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model.knowledge import Knowledge
+from trainmaster.advisor.model.shapes import Floats
 from trainmaster.advisor.quote.choosing import Choice, QuoteLimits, SampledCandidates, choose, pareto
 from trainmaster.advisor.quote.explaining import bought, explained
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote, no_feasible
@@ -29,6 +30,7 @@ from trainmaster.advisor.quote.supply import (
     headroom,
     in_one_region,
     left_aside,
+    node_share,
     offers_for,
     own_load,
     per_node_of,
@@ -96,6 +98,7 @@ class _Asked:
 
     Attributes:
         timing: of any of them; knows its machines. drawing: of all of them.
+        slots: of each offer's machine, as a run counts them.
     """
 
     subject: Subject
@@ -103,13 +106,14 @@ class _Asked:
     drawing: TimingByType
     candidates: Candidates
     notes: tuple[str, ...]
+    slots: Floats
 
     @classmethod
     def of(cls, subject: Subject, market: Market, limits: QuoteLimits, seed: int) -> _Asked:
         workload = subject.workload
         wished = offers_for(workload, market)
         per_node = per_node_of(workload, wished, market)
-        wished = market.real(wished)
+        slots, wished = wished.columns().vcpus, market.real(wished)
         offers = wished.offers
         pairs: Pairs | None = None
         known_by = predicted_from(subject.knowledge, workload, offers, per_node)
@@ -149,7 +153,7 @@ class _Asked:
         candidates = Candidates.of(workload, machines, servers, market.slots, market.hosts, pairs)
         candidates, notes = that_fit(candidates, drawing, limits)
         notes = (*left_aside(workload, market), *notes, *_not_learnt(subject.knowledge))
-        return cls(subject, timing, drawing, candidates, notes)
+        return cls(subject, timing, drawing, candidates, notes, slots)
 
     def shape(self, some: Candidates, row: int) -> ClusterShape:
         """The cluster of one candidate."""
@@ -178,11 +182,20 @@ class _Asked:
         """What experiments that share its machines have once: those fields of `Option`."""
         one = some[np.array([row])]
         timing = self.drawing.timing(one)
+        machine, at_once = int(one.machine[0]), float(one.at_once[0])
+        index, vcpus = int(timing.machines.index[machine]), float(timing.machines.vcpus[machine])
+        gpus = timing.offers[index].accelerators
+        share = node_share(self.subject.workload, one, float(self.slots[index]), gpus)
+        cores = at_once * float(one.workers[0]) * (self.subject.knowledge.cores_per_worker or 0.0)
+        fills = at_once * float(one.nodes[0]) * share
         coming_s = timing.once_s(one)["machines"]
         return {
             "coming_s": np.broadcast_to(coming_s, (timing.draws, 1))[:, 0],
             "leaving_s": float(np.broadcast_to(timing.once.giving_back_s(one), 1)[0]),
             "rent_usd": lambda rented_s: timing.rent_usd(rented_s[:, None], one)[:, 0],
+            "machines": float(one.machines[0]),
+            "fills": fills,
+            "busy": min(cores / max(vcpus, 1e-9), float(one.machines[0])),
         }
 
     def _assumed(self, one: Candidates) -> tuple[str, ...]:

@@ -53,6 +53,27 @@ def own_load(workload: Workload, some: Candidates, slots: int) -> Floats:
     return np.minimum(members * some.at_once / max(slots, 1), 1.0)
 
 
+def node_share(workload: Workload, one: Candidates, slots: float, gpus: float) -> float:
+    """Share of a machine with so many slots and GPUs that a task, or a gang's part there, takes from others.
+
+    >>> from trainmaster.advisor.market.workload import Length
+    >>> from trainmaster.providers import load_catalogue
+    >>> from trainmaster.spec import Strategy
+    >>> job = Workload("main", Strategy.ALLREDUCE, 1, {2: Length(None, 1, None)})
+    >>> machines = Machines.of(load_catalogue("local").columns(), np.ones(1))
+    >>> two = Candidates.of(job, machines, machines[:0], None)
+    >>> node_share(job, two, 4, 0), node_share(job, two, 1, 0)
+    (0.25, 1.0)
+    """
+    nodes = float(one.nodes[0])
+    helpers = workload.chief + (0 if one.servers[0] else workload.servers)
+    members = math.ceil(float(one.workers[0]) / nodes) + math.ceil(helpers / nodes)
+    shares = [max(slots // (members * workload.slots_per_member), 1)]
+    if workload.hardware.gpu_count:
+        shares.append(max(gpus // (workload.hardware.fixed_gpus or gpus or 1), 1))
+    return 1 / min(shares)
+
+
 def own_cluster(timing: Timing, slots: int, workers: int, at_once: int, nodes: int = 1) -> Candidates:
     """The one candidate with so many workers on so many machines, and so many tasks at once."""
     found = Candidates.of(timing.workload, timing.machines, timing.servers, slots)

@@ -345,6 +345,7 @@ def forecast_inputs(
         rented.waited,
         rented.gave_back_s,
         spread_out,
+        load,
     )
     return Forecast(time_s, cost_usd, points, training, left_s, sizes)
 
