@@ -352,7 +352,8 @@ def forecast_rented(
     takes = {name: left[name] * later + absent.get(name, 0.0) for name in left}
     if fills is not None:
         sharing = [[n for n in part.experiments if n in left and n not in apart] for part in parts]
-        after = turns({name: float(np.median(each)) for name, each in takes.items()}, after, fills, sharing)[0]
+        typical_s = {name: float(np.median(each)) for name, each in takes.items()}
+        after = turns(typical_s, after, fills, sharing)[0]
     begins, ends = schedule(takes, after)
     rest = np.max(list(ends.values()), axis=0) if ends else np.zeros(DRAWS)
     cost = np.full(DRAWS, spent_usd)
