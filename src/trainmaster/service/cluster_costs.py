@@ -35,6 +35,7 @@ class ClusterFacts:
         is_over: it is given back.
         was_there: an earlier run had kept it. stays: this one will.
         contents: hashes of what that run has brought there; None: unknown.
+        asked_at: Unix seconds since when its machines are waited for; None of one that is there, or to come.
     """
 
     experiments: tuple[str, ...]
@@ -54,6 +55,12 @@ class ClusterFacts:
     was_there: bool = False
     stays: bool = False
     contents: frozenset[str] | None = None
+    asked_at: float | None = None
+
+    @property
+    def is_billed(self) -> bool:
+        """Whether machines of it are billed already, also before it is there."""
+        return any(since is not None for _, since in self.billed)
 
     def paid_s(self, now: float) -> float:
         """Seconds from now on that are paid already, or will be at least: by the prices of its machines."""
@@ -238,11 +245,14 @@ def _facts(record: ClusterRecord, phases: Mapping[str, ExperimentPhases]) -> Clu
         record.paid_from > 0,
         record.keepable_s > 0,
         None if record.brought is None else frozenset(record.brought),
+        None if is_there or record.waited_s is not None else record.asked_at,
     )
 
 
 def _billed(record: ClusterRecord, is_there: bool) -> tuple[tuple[Rental, float | None], ...]:
     """As in `ClusterFacts.billed`: the machines of its price."""
+    begun = [(m.rental, m.started_at) for m in record.machines if m.started_at and m.ended_at is None]
     if is_there:
-        return tuple((m.rental, m.started_at) for m in record.machines if m.started_at and m.ended_at is None)
-    return tuple((role.rentals[0], None) for role in record.plan.roles for _ in range(role.count))
+        return tuple(begun)
+    planned = [(role.rentals[0], None) for role in record.plan.roles for _ in range(role.count)]
+    return (*begun, *planned[len(begun) :])

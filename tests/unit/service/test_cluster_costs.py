@@ -147,6 +147,22 @@ def test_until_when_a_cluster_is_paid_follows_from_when_each_machine_began():
     assert replace(main, billed=()).paid_s(BEGAN) == 0.0
 
 
+def test_machines_that_begin_to_come_are_waited_for_no_longer_and_billed_once():
+    minute = replace(LARGE, minimum_s=600.0)
+    costs = RecordedClusterCosts("lab", lambda: [replace(record(rental=minute), waited_s=None)])
+    (coming,) = costs.clusters()
+    now = BEGAN + 10
+    assert (coming.is_there, coming.asked_at, coming.is_billed) == (False, BEGAN - 5, True)
+    assert coming.paid_s(now) == pytest.approx(590)
+    part = RentedPart(
+        ("main",), 3600.0, is_there=False, paid_s=coming.paid_s(now), asked_s=15.0, is_billed=True
+    )
+    left = {"main": seconds(100)}
+    time_s, cost = forecast_rented(15.0, 600.0, left, {}, [part], "lab", [ClusterWait(20.0)] * 200)
+    assert time_s.p50 == pytest.approx(15 + 5 + 100 + 4, rel=0.08)
+    assert cost.p50 == pytest.approx(600), "the minimum is on the bill"
+
+
 def test_a_cluster_is_paid_from_its_first_experiment_to_its_last():
     left = {"a": seconds(100), "b": seconds(1000), "c": seconds(100)}
     after = {"b": ["a"], "c": ["b"]}

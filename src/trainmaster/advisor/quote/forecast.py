@@ -274,6 +274,8 @@ class RentedPart:
         quantum_s: beyond that it is billed in such pieces.
         provider: whose machines; empty: the run's.
         stays: it is kept for the next run, and not given back.
+        asked_s: seconds since its machines were asked for, where it is not there.
+        is_billed: its machines are billed already, though they do not form it yet.
     """
 
     experiments: tuple[str, ...]
@@ -285,6 +287,8 @@ class RentedPart:
     quantum_s: float = 0.0
     provider: str = ""
     stays: bool = False
+    asked_s: float = 0.0
+    is_billed: bool = False
 
     def usd(self, seconds: Floats) -> Floats:
         """(DRAWS,) what so much more time costs.
@@ -296,7 +300,7 @@ class RentedPart:
         more = np.maximum(seconds - self.paid_s, 0.0)
         if self.quantum_s:
             more = np.ceil(more / self.quantum_s) * self.quantum_s
-        least = 0.0 if self.is_there else self.paid_s
+        least = 0.0 if self.is_there or self.is_billed else self.paid_s
         return np.asarray(self.usd_per_hour / 3600 * (more + least), dtype=float)
 
 
@@ -348,6 +352,7 @@ def forecast_rented(
         prior = capabilities_of(whose).provisioning_s
         wait = machines_belief(prior, waited, whose, part.machine, machines=part.machines)
         come_s = wait.median * np.exp(wait.spread * normal)
+        come_s = np.maximum(come_s - part.asked_s, _LEFT * come_s)
         absent |= {name: come_s for name in part.experiments if name not in apart}
     takes = {name: left[name] * later + absent.get(name, 0.0) for name in left}
     if fills is not None:

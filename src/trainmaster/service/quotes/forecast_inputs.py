@@ -331,6 +331,8 @@ def forecast_inputs(
             each.quantum_s,
             each.provider,
             each.stays,
+            0.0 if each.asked_at is None else max(now - each.asked_at, 0.0),
+            each.is_billed,
         )
         for each in rented.clusters
         if not each.is_over
