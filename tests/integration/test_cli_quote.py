@@ -477,6 +477,7 @@ def test_a_job_without_a_length_is_told_as_that_and_by_a_run_to_its_end_in_numbe
     told = quote(tm, both, "--no-measure")
     assert told.json["time_s"] is None
     assert "how long it runs is not known" in told.json["unknown"]["words"], "a measurement may show it"
+    assert "`trainmaster quote` measures it" in told.json["experiments"]["main"]["notes"][0]
     assert "length" not in tm.call("run", both).err, "a run needs none"
     found = quote(tm, both, "--no-measure").json
     assert 1 < found["time_s"]["p50"] < 30

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from trainmaster.service.service import Service
 
 UNKNOWN: Final = "nothing is known of it, and code of others is not measured here"
-UNASKED: Final = "nothing is known of it"
+_MEASURE: Final = "`trainmaster quote` measures it, or says what that costs"
+UNASKED: Final = f"nothing is known of it ({_MEASURE})"
 OF_A_PERSON: Final = "it ends when whoever works in it does"
 NO_LENGTH: Final = (
     "its recipe has no length: set `steps`, or `epochs` with `examples` and `batch`, let it print "
@@ -116,9 +117,19 @@ def why_no_length(experiment: Experiment, known: Knowledge | None = None) -> str
     if Workload.of(experiment, 0).has_length or (known is not None and known.duration_s is not None):
         return ""
     if known is None or known.model is None:
-        return NO_LENGTH if has_unknown_length(experiment) else ""
+        if not has_unknown_length(experiment):
+            return ""
+        return f"{NO_LENGTH}; {_MEASURE}{_asked_for(experiment)}" if known is None else NO_LENGTH
     seen = [m.point.step_time_s for m in known.seen if m.point is not None and m.point.step_time_s]
     return f"{NO_LENGTH} (a step takes {median(seen):.3g} s)" if seen else NO_LENGTH
+
+
+def _asked_for(experiment: Experiment) -> str:
+    """How long its command asks its script to train, if it does; a measurement shows whether that is so."""
+    from trainmaster.spec.length_options import lengths_asked_for
+
+    asked = [counted(many, unit[:-1]) for unit, many in lengths_asked_for(experiment.command).items()]
+    return f" (its command asks for {' and '.join(asked)})" if asked else ""
 
 
 class JobKnowledge:
@@ -265,7 +276,8 @@ class JobKnowledge:
         if to_measure and not measures:
             if self._measures and options.only is not None:
                 raise NotMeasured(to_measure)
-            missing |= dict.fromkeys(to_measure, UNASKED if self._measures else UNKNOWN)
+            why = UNASKED if self._measures else UNKNOWN
+            missing |= {name: why + _asked_for(recipe.experiments[name]) for name in to_measure}
         elif to_measure:
             self._look(recipe, environ, costs=costs)
             self._profiler = Profiler(self._service)

@@ -18,11 +18,11 @@ from trainmaster.providers import Catalogue
 from trainmaster.service import Service
 from trainmaster.service.quotes.fingerprint import Fingerprint
 from trainmaster.service.quotes.history import History, new_row
-from trainmaster.service.quotes.job_knowledge import JobKnowledge, _helps_again, is_quiet
+from trainmaster.service.quotes.job_knowledge import JobKnowledge, _helps_again, is_quiet, why_no_length
 from trainmaster.service.quotes.profiling import Profiler
 from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.service.quotes.quote_service import Quoter
-from trainmaster.spec import Recipe, Strategy
+from trainmaster.spec import Experiment, Recipe, Strategy
 
 CALM = Measurement(Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.1), held=0.02)
 DISTURBED = replace(CALM, point=replace(CALM.point, step_time_s=0.2), held=0.5)
@@ -66,6 +66,22 @@ def test_a_machine_is_quiet_by_its_load(load, quiet):
 )
 def test_what_was_disturbed_is_measured_again_once_and_only_where_it_was(measured, helps):
     assert _helps_again(Knowledge.of(measured, [], {"local": Device("", 2.0, "local")}, {})) is helps
+
+
+@pytest.mark.parametrize(
+    ("command", "asked"),
+    [
+        ("python train.py", "or says what that costs"),
+        ("python train.py --max-steps 2000", "(its command asks for 2,000 steps)"),
+        ("python train.py --epochs 3", "(its command asks for 3 epochs)"),
+    ],
+)
+def test_a_gang_that_was_never_measured_is_led_to_that_and_told_the_length_of_its_command(command, asked):
+    gang = {"name": "main", "command": command, "distributed": {"workers": 2, "strategy": "allreduce"}}
+    why = why_no_length(Experiment.model_validate(gang))
+    assert "no length: set `steps`" in why
+    assert "`trainmaster quote` measures it" in why
+    assert why.endswith(asked)
 
 
 def test_what_was_measured_of_all_experiments_is_read_once(monkeypatch):
