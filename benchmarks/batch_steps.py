@@ -20,7 +20,7 @@ import numpy as np
 from common import report
 from learning_curves import digits, mnist, network, training
 
-from trainmaster.advisor.model.measurement import SeenCurve
+from trainmaster.advisor.model.measurement import ObservedCurve
 from trainmaster.advisor.model.target_steps import target_belief
 
 FILE = Path(__file__).resolve().parent / "data" / "batch_steps.json"
@@ -133,7 +133,7 @@ def scored(
         noise: noise scale of the gradients; None: not measured.
     """
     curves = [
-        SeenCurve(
+        ObservedCurve(
             "accuracy", ((steps[b][n] * 0.98, 0.0), (steps[b][n], 1.0)), float(b), noise=noise and noise / b
         )
         for b in seen

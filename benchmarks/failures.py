@@ -16,7 +16,7 @@ from common import options, report
 
 from trainmaster.testing.failures import simulate
 from trainmaster.testing.sabotages import SABOTAGES, found_after
-from trainmaster.testing.simulation import Report
+from trainmaster.testing.simulation import SimulationReport
 
 PART = 250
 #: A mistake that is not found after so many schedules is not found.
@@ -36,7 +36,7 @@ def main() -> None:
                 "failures", {"found_after_schedules": after, "what": {n: SABOTAGES[n].words for n in names}}
             )
             sys.exit(0 if all(after.values()) else 1)
-        total, began = Report(), time.perf_counter()
+        total, began = SimulationReport(), time.perf_counter()
         ends = chosen.first + chosen.schedules
         parts = (range(first, min(first + PART, ends)) for first in range(chosen.first, ends, PART))
         for part in pool.map(simulate, parts):

@@ -23,7 +23,7 @@ from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.advisor.quote.choosing import QuoteLimits, SampledCandidates, pick
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.advisor.quote.quoting import Subject, make_quote
-from trainmaster.advisor.quote.supply import Market
+from trainmaster.advisor.quote.supply import Supply
 from trainmaster.advisor.quote.timing import DRAWS, Timing
 from trainmaster.providers import Catalogue, Offer
 from trainmaster.spec import Strategy
@@ -114,7 +114,7 @@ def same_as_brute_force(shapes: int, sync: Strategy) -> bool:
     for limits in LIMITS.values():
         brute = pick(whole, timing, limits)
         try:
-            found = make_quote([asked], Market(place), limits).main
+            found = make_quote([asked], Supply(place), limits).main
         except NoFeasibleQuote:
             found = None
         if (brute is None) != (found is None):
@@ -141,7 +141,7 @@ def main() -> None:
                 for _ in range(chosen.repeats):
                     began, cpu = time.perf_counter(), time.process_time()
                     try:
-                        quote = make_quote([asked], Market(place), limits)
+                        quote = make_quote([asked], Supply(place), limits)
                         words, drawn_of = quote.main.cluster.words(), quote.main.candidates
                     except NoFeasibleQuote as error:
                         words = str(error).partition("\n")[0]

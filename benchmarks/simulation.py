@@ -13,7 +13,7 @@ from typing import Any
 from common import options, report
 
 from trainmaster.spec.states import TRANSITIONS, EndReason
-from trainmaster.testing.simulation import Report, simulate
+from trainmaster.testing.simulation import SimulationReport, simulate
 
 PART = 500
 
@@ -38,7 +38,7 @@ def coverage(seen: dict[str, int]) -> dict[str, Any]:
 
 def main() -> None:
     chosen = options(__doc__ or "", schedules=100_000, first=0, processes=len(os.sched_getaffinity(0)))
-    total = Report()
+    total = SimulationReport()
     began = time.perf_counter()
     context = multiprocessing.get_context("fork")
     # Not a `Pool`: that one waits for ever when one of its processes is killed.

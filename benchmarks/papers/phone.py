@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from claims import Seen
-from tables import Report, options
+from tables import SimulationReport, options
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from ruamel.yaml import YAML
@@ -273,7 +273,7 @@ class Phone:
 
 def main() -> None:
     arguments = options(__doc__ or "")
-    report = Report("phone", arguments.quick)
+    report = SimulationReport("phone", arguments.quick)
     program = shutil.which("chromium-headless-shell") or shutil.which("chromium")
     if program is None:
         sys.exit("there is no Chromium: apt-get install chromium-headless-shell")

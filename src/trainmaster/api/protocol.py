@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from trainmaster.api.administration import AdministrationProtocol
     from trainmaster.api.port_forward import PortForward
-    from trainmaster.service import OfferFilter, ProfileProgress, Quote, Wish
+    from trainmaster.service import OfferFilter, ProfileProgress, Quote, RecommendQuery
     from trainmaster.service.driving.run_news import RunNews
     from trainmaster.service.models.unpublished_models import SavedModel
     from trainmaster.service.offer_list import OfferList
@@ -391,7 +391,7 @@ class ClientProtocol(Protocol):
             InterruptedByUser: while measuring.
         """
 
-    def recommend(self, wish: Wish, profile: str) -> dict[str, Any]:
+    def recommend(self, wish: RecommendQuery, profile: str) -> dict[str, Any]:
         """How many machines a job should have: the object of ``trainmaster recommend --json``.
 
         Args:

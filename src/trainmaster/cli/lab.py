@@ -62,7 +62,7 @@ def up(
     """Start the lab, or find the one that runs; the first time its image is made, which takes minutes."""
     import signal
 
-    from trainmaster.lab import LabOptions, Scale, boot
+    from trainmaster.lab import LabOptions, SizeScale, boot
     from trainmaster.lab import up as put_up
     from trainmaster.lab.instance_types import find_type
 
@@ -70,7 +70,7 @@ def up(
     options = LabOptions(
         region=region,
         zones=zones,
-        scale=Scale.of_machine(scale, cpu=cpu_scale, memory=memory_scale, network=network_scale),
+        scale=SizeScale.of_machine(scale, cpu=cpu_scale, memory=memory_scale, network=network_scale),
         suite=suite,
         mirror=mirror,
         packages=tuple(package or ()),

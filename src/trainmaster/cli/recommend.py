@@ -50,12 +50,12 @@ def recommend(
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
     """Recommend how many machines to train on, for a batch size and a latency between machines."""
-    from trainmaster.service import PUBLISHED, Wish
+    from trainmaster.service import PUBLISHED, RecommendQuery
     from trainmaster.service.quotes.recommending import recommended_by_table
 
     if table_file is not None and profile is not None:
         raise UsageError("--table and --profile cannot be used together", "Leave one of them out.")
-    wish = Wish(
+    wish = RecommendQuery(
         batch,
         latency_ms,
         epochs,

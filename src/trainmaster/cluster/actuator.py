@@ -13,7 +13,7 @@ from typing import Final
 from trainmaster.cluster.decision import Action, ActionKind, Stage
 from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_provisioner import NodeProvisioner, is_there, key_of, words
-from trainmaster.cluster.observed import Formation, Observed
+from trainmaster.cluster.observed import Formation, ObservedCluster
 from trainmaster.cluster.record import ClusterRecord, Machine
 from trainmaster.cluster.renting.plan import RolePlan
 from trainmaster.providers.base import Node, NodeRequest, Provider, ProviderGoneError
@@ -31,7 +31,7 @@ class Actuator:
     Args:
         provider: that rents them.
         provisioner: makes nodes of machines.
-        tasks: where work is done; results reach `Observed`.
+        tasks: where work is done; results reach `ObservedCluster`.
         observed: what is known.
         content: what is to be on its machines, by hash: they may start from an image that has it.
     """
@@ -41,7 +41,7 @@ class Actuator:
         provider: Provider,
         provisioner: NodeProvisioner,
         tasks: Threads,
-        observed: Observed,
+        observed: ObservedCluster,
         content: tuple[str, ...] = (),
     ) -> None:
         self._content = content
@@ -67,7 +67,7 @@ class Actuator:
             case ActionKind.DROP:
                 self._drop(record, action.ids)
             case ActionKind.DRAIN:
-                pass  # what sends gangs there sees `Observed.leaving`
+                pass  # what sends gangs there sees `ObservedCluster.leaving`
             case ActionKind.GIVE_BACK:
                 self._give_back(record, list(action.ids), now)
             case ActionKind.RELEASE:

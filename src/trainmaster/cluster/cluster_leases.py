@@ -10,7 +10,7 @@ from trainmaster.cluster.actuator import Threads
 from trainmaster.cluster.decision import Stage
 from trainmaster.cluster.node_provisioner import NodeProvisioner, words
 from trainmaster.cluster.node_watch import LEAST_LEASE_S, NodeWatch
-from trainmaster.cluster.observed import Observed
+from trainmaster.cluster.observed import ObservedCluster
 from trainmaster.cluster.record import ClusterRecord, ClusterState
 from trainmaster.control.decide.budget import BOOTING_S
 from trainmaster.providers.base import Provider
@@ -35,7 +35,7 @@ class ClusterLeases:
         provider: Provider,
         provisioner: NodeProvisioner,
         watch: NodeWatch,
-        observed: Observed,
+        observed: ObservedCluster,
         tasks: Threads,
         tell: Callable[[str], None],
     ) -> None:

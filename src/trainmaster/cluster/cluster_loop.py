@@ -1,8 +1,8 @@
 """`ClusterLoop`: one cluster from its first request to the last machine given back, in a thread of its own.
 
-It observes (`Observed`), decides (`decide_cluster`), writes down and acts (`Actuator`), as the loop of a run
-does, which looks at what is public here and says what it needs; nothing else is shared. The row is written
-before anything is done: a successor goes on where this one was killed.
+It observes (`ObservedCluster`), decides (`decide_cluster`), writes down and acts (`Actuator`), as the loop of
+a run does, which looks at what is public here and says what it needs; nothing else is shared. The row is
+written before anything is done: a successor goes on where this one was killed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trainmaster.cluster.decision import Action, ActionKind, Stage, WaitLimits
 from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_provisioner import NodeProvisioner, key_of, words
 from trainmaster.cluster.node_watch import NodeWatch
-from trainmaster.cluster.observed import Formation, Observed
+from trainmaster.cluster.observed import Formation, ObservedCluster
 from trainmaster.cluster.provider_outage import AWAY_S, ProviderOutage
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine, marked_slow, swapped
 from trainmaster.cluster.renting.growth import grown
@@ -109,7 +109,7 @@ class ClusterLoop:
         self._watch = NodeWatch(provisioner, clock)
         self._notes: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._losses: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._observed = Observed(self._notes.put)
+        self._observed = ObservedCluster(self._notes.put)
         self.scaling = self._observed.scaling
         self._observed.head = provisioner.head_of(record)
         self._actuator = Actuator(provider, provisioner, self._tasks, self._observed, content)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final, cast
 
-from trainmaster.cluster.decision import Action, ActionKind, Decision, Refusal, Seen, Stage, WaitLimits
+from trainmaster.cluster.decision import Action, ActionKind, Decision, Observation, Refusal, Stage, WaitLimits
 from trainmaster.cluster.observed import Scaling
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine
 from trainmaster.cluster.renting.plan import Rental, RolePlan
@@ -39,7 +39,7 @@ BROKEN_MOST: Final = 3
 
 def decide_cluster(
     record: ClusterRecord,
-    seen: Seen,
+    seen: Observation,
     now: float,
     *,
     wanted: bool,
@@ -85,7 +85,7 @@ def decide_cluster(
 # --- what has become of the machines -----------------------------------------------------------------
 
 
-def _take_answers(decision: Decision, seen: Seen, now: float) -> None:
+def _take_answers(decision: Decision, seen: Observation, now: float) -> None:
     """Requests that were answered, with machines or without."""
     record = decision.record
     for token, ids in seen.rented.items():
@@ -139,7 +139,7 @@ def _goes_on(record: ClusterRecord, missing: list[Machine], refusal: Refusal) ->
     )
 
 
-def _take_news(decision: Decision, seen: Seen, now: float, patience: WaitLimits) -> None:
+def _take_news(decision: Decision, seen: Observation, now: float, patience: WaitLimits) -> None:
     """Machines that are gone, leave, never came up, or are silent."""
     for machine in decision.record.rented:
         node = seen.latest.get(machine.id)
@@ -161,7 +161,7 @@ def _take_news(decision: Decision, seen: Seen, now: float, patience: WaitLimits)
     _settle_over(decision, seen, now)
 
 
-def _settle_over(decision: Decision, seen: Seen, now: float) -> None:
+def _settle_over(decision: Decision, seen: Observation, now: float) -> None:
     """Machines that were given up cost money until their provider says that they have ended."""
     if seen.nodes is None:
         return
@@ -179,7 +179,7 @@ def _settle_over(decision: Decision, seen: Seen, now: float) -> None:
             decision.record = decision.record.changed([replace(machine, ended_at=ended_at)])
 
 
-def _told(decision: Decision, machine: Machine, node: Node, seen: Seen, now: float) -> Machine:
+def _told(decision: Decision, machine: Machine, node: Node, seen: Observation, now: float) -> Machine:
     """What the provider says of it, written down: the bill depends on it.
 
     A driver whose clock was set otherwise may have written when it started: then what is told now holds.
@@ -197,7 +197,7 @@ def _told(decision: Decision, machine: Machine, node: Node, seen: Seen, now: flo
 
 
 def _why_over(
-    machine: Machine, node: Node | None, seen: Seen, now: float, patience: WaitLimits
+    machine: Machine, node: Node | None, seen: Observation, now: float, patience: WaitLimits
 ) -> tuple[str, bool] | None:
     """Why a machine must be given up, and whether it is there to be given back."""
     if node is not None and node.state is NodeState.GONE:
@@ -218,7 +218,7 @@ def _why_over(
     return None
 
 
-def _with_lapse(reason: str, machine: Machine, seen: Seen) -> str:
+def _with_lapse(reason: str, machine: Machine, seen: Observation) -> str:
     lapse = seen.lapsed.get(machine.id)
     return f"{reason}; {lapse}" if lapse else reason
 
@@ -233,7 +233,9 @@ def _leaves(decision: Decision, machine: Machine, node: Node, now: float) -> Non
     decision.lost[machine.seat] = f"{_name(record, machine)} is taken back in {left_s:.0f} s{why}"
 
 
-def _is_replaced(decision: Decision, machine: Machine, node: Node | None, seen: Seen, now: float) -> None:
+def _is_replaced(
+    decision: Decision, machine: Machine, node: Node | None, seen: Observation, now: float
+) -> None:
     """A machine with too little memory goes as soon as nothing works on it any more."""
     is_unused = not (seen.is_formed or seen.head)
     leaving = replace(machine, is_leaving=True, is_too_small=True)  # no loss: why it goes was told
@@ -259,7 +261,12 @@ def _give_up_surplus(decision: Decision, surplus: Iterable[Machine]) -> None:
 
 
 def _is_over(
-    decision: Decision, machine: Machine, node: Node | None, seen: Seen, now: float, why: tuple[str, bool]
+    decision: Decision,
+    machine: Machine,
+    node: Node | None,
+    seen: Observation,
+    now: float,
+    why: tuple[str, bool],
 ) -> None:
     reason, is_there = why
     ended_at = None
@@ -348,7 +355,7 @@ def _count(record: ClusterRecord, role: RolePlan) -> int:
 
 def _fill_seats(
     decision: Decision,
-    seen: Seen,
+    seen: Observation,
     now: float,
     patience: WaitLimits,
     scaling: Scaling,
@@ -384,7 +391,7 @@ def _fill_seats(
 def _paid(
     decision: Decision,
     wanted: list[tuple[RolePlan, Rental, str]],
-    seen: Seen,
+    seen: Observation,
     now: float,
     why_unpaid: Callable[[ClusterRecord], str],
 ) -> list[tuple[RolePlan, Rental, str]]:
@@ -458,7 +465,7 @@ def _ask(
         decision.notes.append(f"{len(new)} x {rental.words} for {_names(record, new)}")
 
 
-def _lose_patience(decision: Decision, seen: Seen, now: float, patience: WaitLimits) -> None:
+def _lose_patience(decision: Decision, seen: Observation, now: float, patience: WaitLimits) -> None:
     """The user does not want to wait any longer for machines without which nothing goes on."""
     since = None if seen.is_formed else decision.record.waiting_since or now
     record = decision.record = replace(decision.record, waiting_since=since)
@@ -492,7 +499,7 @@ def _where(role: RolePlan) -> str:
 # --- becoming one cluster -----------------------------------------------------------------------------
 
 
-def _bring_up(decision: Decision, seen: Seen, now: float, scaling: Scaling) -> None:
+def _bring_up(decision: Decision, seen: Observation, now: float, scaling: Scaling) -> None:
     record = decision.record
     there = [m for m in record.rented if (node := seen.latest.get(m.id)) and node.state is NodeState.READY]
     stages = {m.id: seen.stages.get(m.id, Stage.NEW) for m in there}
@@ -536,7 +543,7 @@ def _in_order(record: ClusterRecord, machines: list[Machine], head: str) -> list
 # --- the end ------------------------------------------------------------------------------------------------
 
 
-def _end(decision: Decision, seen: Seen, now: float) -> None:
+def _end(decision: Decision, seen: Observation, now: float) -> None:
     record = decision.record
     is_unasked = record.state is ClusterState.PLANNED and not record.live
     if is_unasked or (seen.is_released and not seen.renting):
@@ -554,6 +561,6 @@ def _end(decision: Decision, seen: Seen, now: float) -> None:
     decision.actions = [] if seen.renting or is_started else [Action(ActionKind.RELEASE)]
 
 
-def _ended_at(machine: Machine, record: ClusterRecord, seen: Seen, now: float) -> float:
+def _ended_at(machine: Machine, record: ClusterRecord, seen: Observation, now: float) -> float:
     node = (seen.nodes or {}).get(machine.id)
     return (node.ended_at if node else None) or _ended_by(record, machine, now)

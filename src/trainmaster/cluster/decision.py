@@ -1,4 +1,4 @@
-"""What `decide_cluster` looks at, `Seen`, and what it gives, `Decision`. Pure values."""
+"""What `decide_cluster` looks at, `Observation`, and what it gives, `Decision`. Pure values."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Observation:
     """What was observed.
 
     Attributes:

@@ -36,7 +36,7 @@ Members = Sequence[tuple[str, "NodeAccess"]]
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownAttempt:
     """What is known of an attempt.
 
     Attributes:
@@ -65,7 +65,7 @@ class MemberPlaces:
     def __init__(self, directory_of: Callable[[str], Path]) -> None:
         self._directory_of = directory_of
         self._guard = threading.Lock()
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _KnownAttempt] = {}
 
     def hear(
         self,
@@ -90,7 +90,7 @@ class MemberPlaces:
             if known is None or not (has_started or dict(known.places) == dict(places)):
                 # An earlier driver has written down where it started; what was only granted begins again.
                 written = self._read(attempt) if has_started else {}
-                known = _Known(places, frozenset(machines), written)
+                known = _KnownAttempt(places, frozenset(machines), written)
                 self._known[attempt] = known
             known.places = places
             self._find(attempt, known, nodes)
@@ -122,7 +122,7 @@ class MemberPlaces:
         with self._guard:
             self._known.pop(attempt, None)
 
-    def _find(self, attempt: str, known: _Known, nodes: Mapping[str, NodeAccess]) -> None:
+    def _find(self, attempt: str, known: _KnownAttempt, nodes: Mapping[str, NodeAccess]) -> None:
         missing = {name: address for name, address in known.places if name not in known.machines}
         if not missing:
             return

@@ -25,7 +25,7 @@ _Type = TypeVar("_Type")
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownNodes:
     """What is written. nodes: by machine. logins: machines that let each other in."""
 
     nodes: dict[str, Any] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class NodeLedger:
     def __init__(self, directory: Path) -> None:
         self._path = directory / _FILE
         self._lock = threading.Lock()
-        self._data: _Known | None = None
+        self._data: _KnownNodes | None = None
 
     def nodes(self, machines: Iterable[str]) -> dict[str, Node]:
         """What the provider had said of machines when they became nodes, by id; of those that are known."""
@@ -84,7 +84,7 @@ class NodeLedger:
     def clear(self) -> None:
         """Something is not as it was: find all out again."""
         with self._lock:
-            self._data = _Known()
+            self._data = _KnownNodes()
             with contextlib.suppress(OSError):
                 self._path.unlink()
 
@@ -93,12 +93,12 @@ class NodeLedger:
             found = self._read().nodes.get(machine)
         return found if isinstance(found, dict) else None
 
-    def _read(self) -> _Known:
+    def _read(self) -> _KnownNodes:
         if self._data is None:
-            self._data = kept(_Known, self._path) or _Known()
+            self._data = kept(_KnownNodes, self._path) or _KnownNodes()
         return self._data
 
-    def _write(self, data: _Known) -> None:
+    def _write(self, data: _KnownNodes) -> None:
         with contextlib.suppress(OSError):  # a full disk
             write_private(self._path, json.dumps(asdict(data)).encode())
 

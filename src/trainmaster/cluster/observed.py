@@ -1,4 +1,4 @@
-"""`Observed`: what this process knows of a cluster's machines. Nothing of it needs to survive a crash.
+"""`ObservedCluster`: what this process knows of a cluster's machines. Nothing of it needs to survive a crash.
 
 `Scaling`: how many machines of a cluster are needed, which are awaited, and which are surplus. Pure.
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final, cast
 
-from trainmaster.cluster.decision import Refusal, Seen, Stage
+from trainmaster.cluster.decision import Observation, Refusal, Stage
 from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_provisioner import key_of, words
 from trainmaster.cluster.provider_outage import Reminder
@@ -102,7 +102,7 @@ class Formation:
 
 
 @dataclass(slots=True)
-class Observed:
+class ObservedCluster:
     """What was observed, and the results of what was done.
 
     Attributes:
@@ -187,7 +187,7 @@ class Observed:
         *,
         is_forming: bool,
         lapsed: Mapping[str, str],
-    ) -> Seen:
+    ) -> Observation:
         """What `decide_cluster` looks at.
 
         Args:
@@ -197,7 +197,7 @@ class Observed:
             is_forming: the cluster is being made or changed.
             lapsed: why the leases of machines were not renewed in time, by id.
         """
-        found = Seen(
+        found = Observation(
             nodes=self.nodes if self.is_told else None,
             known=self.nodes,
             known_since=self.known_since,

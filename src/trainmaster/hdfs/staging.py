@@ -43,7 +43,7 @@ _NOTE_S: Final = 5.0
 _PER_NOTE: Final = 20
 
 
-class Report(NamedTuple):
+class StagingReport(NamedTuple):
     """What a node has done.
 
     Attributes:
@@ -74,7 +74,7 @@ def stage(
     copies: int,
     directory: Path,
     progress: Callable[[int, int], None] = lambda *_: None,
-) -> Report:
+) -> StagingReport:
     """Copy this node's share of what is below a URL; what is there as it should be is not copied again.
 
     Args:
@@ -123,7 +123,7 @@ def stage(
                 lack = lack_of_room(rooms, wanted_bytes, copies, str(directory), in_writing_bytes)
                 raise _full(lack) from error
         raise explained(error, "stage into", f"hdfs://{web}{path}") from error
-    return Report(files, copier.copied, total_files)
+    return StagingReport(files, copier.copied, total_files)
 
 
 def fetch_output(web: str, path: str, directory: Path) -> int:

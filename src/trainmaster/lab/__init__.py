@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from trainmaster.lab.client import LabClient
 from trainmaster.lab.errors import LabError
-from trainmaster.lab.instance_types import TYPES, HostLimits, InstanceType, Scale
+from trainmaster.lab.instance_types import TYPES, HostLimits, InstanceType, SizeScale
 from trainmaster.lab.lifecycle import LabOptions, boot, down, up
 from trainmaster.lab.place import LabPlace
 from trainmaster.lab.requirements import why_not
@@ -25,7 +25,7 @@ __all__ = [
     "LabError",
     "LabOptions",
     "LabPlace",
-    "Scale",
+    "SizeScale",
     "boot",
     "down",
     "up",

@@ -18,7 +18,7 @@ from trainmaster.lab.api_token import TOKEN_HEADER
 from trainmaster.lab.cloud import Cloud
 from trainmaster.lab.control import Control
 from trainmaster.lab.hooks import take_status
-from trainmaster.lab.market import Refusal
+from trainmaster.lab.market import ApiRefusal
 from trainmaster.spec.errors import NotFoundError, TrainmasterError
 
 log = logging.getLogger(__name__)
@@ -125,15 +125,15 @@ class LabMiddleware:
             time.sleep(fault.delay_s)
         try:
             if fault is not None and fault.code:
-                raise Refusal(fault.code, "A fault that was asked for.", fault.status)
+                raise ApiRefusal(fault.code, "A fault that was asked for.", fault.status)
             return _json(
                 start_response,
                 200,
                 price_list.answer(self._cloud.settings, action, json.loads(body or b"{}")),
             )
-        except (Refusal, ValueError) as error:
-            code = error.code if isinstance(error, Refusal) else "InvalidParameterException"
-            status = error.status if isinstance(error, Refusal) else 400
+        except (ApiRefusal, ValueError) as error:
+            code = error.code if isinstance(error, ApiRefusal) else "InvalidParameterException"
+            status = error.status if isinstance(error, ApiRefusal) else 400
             return _json(start_response, status, {"__type": code, "message": str(error)})
 
     def _look(self, body: bytes, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:

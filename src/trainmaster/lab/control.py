@@ -10,9 +10,9 @@ from trainmaster.lab.cloud import NOTICE_S, STATES, Cloud
 from trainmaster.lab.hooks import backend_of
 from trainmaster.lab.instance_types import find_type
 from trainmaster.lab.links import ALL, OUTSIDE
-from trainmaster.lab.market import ANY, Fault
+from trainmaster.lab.market import ANY, InjectedFault
 from trainmaster.lab.settings import GROUP_NAME, KEY_NAME
-from trainmaster.lab.traffic import Traffic
+from trainmaster.lab.traffic import TrafficControl
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
 
 #: Hosts that ``lab up --hosts`` boots unless told otherwise.
@@ -27,7 +27,7 @@ class Control:
         traffic: between them.
     """
 
-    def __init__(self, cloud: Cloud, traffic: Traffic) -> None:
+    def __init__(self, cloud: Cloud, traffic: TrafficControl) -> None:
         self._cloud = cloud
         self._traffic = traffic
         self._verbs: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
@@ -192,7 +192,7 @@ class Control:
         else:
             count = arguments.get("count", 1)
             self._cloud.market.add_fault(
-                Fault(
+                InjectedFault(
                     action=str(arguments.get("action") or ANY),
                     code=str(arguments.get("code") or ""),
                     status=int(arguments.get("status", 500)),

@@ -24,7 +24,7 @@ from trainmaster.lab.metadata import handler_for
 from trainmaster.lab.place import LabPlace
 from trainmaster.lab.region import METADATA_ADDRESS, Region
 from trainmaster.lab.settings import LabSettings
-from trainmaster.lab.traffic import Traffic
+from trainmaster.lab.traffic import TrafficControl
 from trainmaster.spec.processes import start_ticks
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ def _serve(place: LabPlace, settings: LabSettings, region: Region) -> Cloud:
     metadata.socket = region.listen(_METADATA_PORT)
     threading.Thread(target=metadata.serve_forever, daemon=True, name="metadata").start()
 
-    traffic = Traffic(place, settings, cloud.all, cloud.exclusively)
+    traffic = TrafficControl(place, settings, cloud.all, cloud.exclusively)
     cloud.connected, cloud.forgotten, cloud.closed = traffic.refresh, traffic.forget, traffic.close
     moto = DomainDispatcherApplication(create_backend_app)
     middleware = LabMiddleware(cloud, moto, Control(cloud, traffic), traffic.refresh)

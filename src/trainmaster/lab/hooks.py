@@ -19,7 +19,7 @@ from trainmaster.lab import answers
 from trainmaster.lab.addresses import zone_blocks
 from trainmaster.lab.cloud import Cloud, InstanceCalls
 from trainmaster.lab.instance_types import TYPES
-from trainmaster.lab.market import Refusal, check_max_price
+from trainmaster.lab.market import ApiRefusal, check_max_price
 from trainmaster.lab.settings import GROUP_NAME, KEY_NAME, LabSettings
 from trainmaster.spec.errors import TrainmasterError, UsageError
 
@@ -112,7 +112,7 @@ def install(settings: LabSettings, make_cloud: Callable[[InstanceCalls], Cloud])
     ) -> Any:
         try:
             return rent(cloud, self, run_originally, image_id, count, user_data, security_group_names, more)
-        except Refusal as refusal:
+        except ApiRefusal as refusal:
             raise _api_error(refusal.code, str(refusal), refusal.status) from None
 
     def start(self: Any) -> Any:
@@ -238,7 +238,7 @@ def rent(
     """RunInstances: as Amazon checks it, then moto's records, then hosts.
 
     Raises:
-        Refusal: Amazon would not do it either, or the lab cannot.
+        ApiRefusal: Amazon would not do it either, or the lab cannot.
     """
     asked = (image_id, kwargs.get("instance_type"), count, kwargs.get("subnet_id"))
     token = kwargs.get("client_token") or _NO_TOKEN
@@ -247,7 +247,7 @@ def rent(
         earlier, reservation = tokens[token]
         if earlier != asked:
             message = "Arguments on this idempotent request are inconsistent with those of an earlier one."
-            raise Refusal("IdempotentParameterMismatch", message)
+            raise ApiRefusal("IdempotentParameterMismatch", message)
         return reservation
     kind = _kind(backend, kwargs)
     _check_names(backend, image_id, kwargs)
@@ -283,7 +283,7 @@ def _kind(backend: Any, kwargs: dict[str, Any]) -> str:
     if kwargs.get("is_instance_type_default") and kwargs.get("launch_template"):
         kind = backend._get_template_from_args(kwargs["launch_template"]).data.get("InstanceType", kind)
     if kind not in TYPES:
-        raise Refusal(
+        raise ApiRefusal(
             "InvalidParameterValue",
             f"Invalid value '{kind}' for InstanceType. The lab has {', '.join(TYPES)}.",
         )
@@ -292,10 +292,10 @@ def _kind(backend: Any, kwargs: dict[str, Any]) -> str:
 
 def _check_names(backend: Any, image_id: str, kwargs: dict[str, Any]) -> None:
     if image_id and image_id not in backend.amis:
-        raise Refusal("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
+        raise ApiRefusal("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
     key = kwargs.get("key_name")
     if key and key not in backend.key_pairs:
-        raise Refusal("InvalidKeyPair.NotFound", f"The key pair '{key}' does not exist")
+        raise ApiRefusal("InvalidKeyPair.NotFound", f"The key pair '{key}' does not exist")
 
 
 def _zone(cloud: Cloud, backend: Any, kwargs: dict[str, Any]) -> str | None:
@@ -310,11 +310,11 @@ def _zone(cloud: Cloud, backend: Any, kwargs: dict[str, Any]) -> str | None:
         if not ipaddress.IPv4Network(subnet.cidr_block).subnet_of(cloud.settings.private_block):
             where = f"{subnet_id} ({subnet.cidr_block})"
             message = f"The lab has one VPC, {cloud.settings.private_block}: {where} is outside."
-            raise Refusal("InvalidSubnet.Range", message)
+            raise ApiRefusal("InvalidSubnet.Range", message)
         return str(subnet.availability_zone)
     wanted = kwargs.get("placement")
     if wanted and wanted not in cloud.settings.zones:
-        raise Refusal("InvalidParameterValue", f"Invalid availability zone: [{wanted}]")
+        raise ApiRefusal("InvalidParameterValue", f"Invalid availability zone: [{wanted}]")
     return str(wanted) if wanted else None
 
 

@@ -1,4 +1,4 @@
-"""`Image`: the root file system that all hosts share, a small Debian or Ubuntu made by debootstrap."""
+"""`HostImage`: the root file system that all hosts share, a small Debian or Ubuntu made by debootstrap."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _POWER: Final = ("shutdown", "poweroff", "halt", "reboot")
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class HostImage:
     """What an image is made of; the same makes the same image.
 
     Attributes:
@@ -69,7 +69,7 @@ class Image:
     packages: tuple[str, ...] = PACKAGES
 
     @classmethod
-    def of_machine(cls, suite: str = "", mirror: str = "", more_packages: tuple[str, ...] = ()) -> Image:
+    def of_machine(cls, suite: str = "", mirror: str = "", more_packages: tuple[str, ...] = ()) -> HostImage:
         """The image for this machine, unless told otherwise."""
         own_suite, own_mirror = _own_release()
         return cls(suite or own_suite, mirror or own_mirror, (*PACKAGES, *more_packages))

@@ -1,4 +1,4 @@
-"""`InstanceType`: what can be rented in the lab; `Scale`: how much of this machine that is."""
+"""`InstanceType`: what can be rented in the lab; `SizeScale`: how much of this machine that is."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class HostLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class SizeScale:
     """The lab's sizes as shares of the published ones.
 
     One factor scales CPU, memory and network alike, so that the balance between computing and communicating
@@ -153,15 +153,15 @@ class Scale:
         memory: float | None = None,
         network: float | None = None,
         cores: int | None = None,
-    ) -> Scale:
+    ) -> SizeScale:
         """The scale at which `VCPUS_OF_MACHINE` vCPUs fill this machine, unless told otherwise.
 
         Raises:
             UsageError: a factor is not a positive number.
 
-        >>> Scale.of_machine(cores=2)
+        >>> SizeScale.of_machine(cores=2)
         Scale(cpu=0.125, memory=0.125, network=0.125)
-        >>> Scale.of_machine(0.25, cpu=0.5)
+        >>> SizeScale.of_machine(0.25, cpu=0.5)
         Scale(cpu=0.5, memory=0.25, network=0.25)
         """
         for name, value in (
@@ -179,7 +179,7 @@ class Scale:
     def limits(self, kind: InstanceType, cores: int | None = None) -> HostLimits:
         """How much of this machine a host of this type gets.
 
-        >>> Scale(0.125, 0.125, 0.125).limits(TYPES["m4.xlarge"], cores=2)
+        >>> SizeScale(0.125, 0.125, 0.125).limits(TYPES["m4.xlarge"], cores=2)
         HostLimits(cpu_cores=0.5, cpus=1, memory_bytes=2147483648, nic_mbps=93.75)
         """
         there = cores or os.cpu_count() or 1

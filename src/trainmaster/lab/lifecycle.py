@@ -22,8 +22,8 @@ from trainmaster.lab.addresses import free_block, used_networks
 from trainmaster.lab.cleanup import daemons, remove_leftovers
 from trainmaster.lab.client import LabClient
 from trainmaster.lab.errors import LabError
-from trainmaster.lab.image import Image
-from trainmaster.lab.instance_types import TYPES, Scale
+from trainmaster.lab.image import HostImage
+from trainmaster.lab.instance_types import TYPES, SizeScale
 from trainmaster.lab.place import LabPlace
 from trainmaster.lab.runtime import Runtime
 from trainmaster.lab.settings import MOST_HOSTS, MOST_ZONES, REGION, STOP_GRACE_S, ZONES, LabSettings
@@ -42,7 +42,7 @@ class LabOptions:
 
     region: str = REGION
     zones: int = ZONES
-    scale: Scale | None = None
+    scale: SizeScale | None = None
     suite: str = ""
     mirror: str = ""
     packages: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ def up(place: LabPlace, options: LabOptions, progress: Callable[[str], None]) ->
             return found, False
         if left := remove_leftovers(place):
             progress(f"swept away what an earlier lab had left: {', '.join(left)}")
-        image = Image.of_machine(options.suite, options.mirror, options.packages).ensure(
+        image = HostImage.of_machine(options.suite, options.mirror, options.packages).ensure(
             place.cache, progress
         )
         runtime = Runtime.of_machine()
@@ -140,7 +140,7 @@ def boot(place: LabPlace, client: LabClient, count: int, kind: str, spot: bool =
                 f"no ssh on all of {sorted(wanted)} after {BOOT_TIMEOUT_S:.0f} s", f"See {place.log}."
             )
         time.sleep(0.05)
-    scale = Scale(**status["scale"])
+    scale = SizeScale(**status["scale"])
     cpus = {name: scale.limits(found).cpus for name, found in TYPES.items()}
     access.write_for_owner(place.hosts_file, access.hosts_yaml(place, status, cpus, sys.executable))
     return status
@@ -161,7 +161,7 @@ def _settings(place: LabPlace, options: LabOptions, layers: Sequence[str], runti
         region=options.region,
         zones=tuple(f"{options.region}{letter}" for letter in "abcd"[: options.zones]),
         network=str(free_block(used_networks(), place.identity)),
-        scale=options.scale or Scale.of_machine(),
+        scale=options.scale or SizeScale.of_machine(),
         layers=tuple(layers),
         shared=runtime.shared,
         path=runtime.path,

@@ -16,7 +16,7 @@ ANY: Final = "*"
 QUOTAS: Final = {"on-demand": 1000, "spot": 1000}
 
 
-class Refusal(Exception):  # noqa: N818 - what the API answers
+class ApiRefusal(Exception):  # noqa: N818 - what the API answers
     """What the API answers instead of doing it.
 
     Attributes:
@@ -40,7 +40,7 @@ class Running:
 
 
 @dataclass
-class Fault:
+class InjectedFault:
     """Answers that go wrong on request.
 
     Attributes:
@@ -73,7 +73,7 @@ class Market:
     most_hosts: int
     capacity: dict[tuple[str, str], int] = field(default_factory=dict)
     quotas: dict[str, int] = field(default_factory=lambda: dict(QUOTAS))
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[InjectedFault] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def limit(self, kind: str, zone: str, count: int | None) -> None:
@@ -107,7 +107,7 @@ class Market:
         with self._lock:
             self.quotas[which] = vcpus
 
-    def add_fault(self, fault: Fault) -> None:
+    def add_fault(self, fault: InjectedFault) -> None:
         """Let the next calls go wrong."""
         with self._lock:
             self.faults.append(fault)
@@ -117,7 +117,7 @@ class Market:
         with self._lock:
             self.faults.clear()
 
-    def next_fault(self, action: str) -> Fault | None:
+    def next_fault(self, action: str) -> InjectedFault | None:
         """The fault that hits this call, if any; counted down."""
         with self._lock:
             for fault in self.faults:
@@ -143,7 +143,7 @@ class Market:
             running: what there is already.
 
         Raises:
-            Refusal: as Amazon refuses it.
+            ApiRefusal: as Amazon refuses it.
         """
         there = list(running)
         vcpus = TYPES[kind].vcpus
@@ -193,42 +193,42 @@ def check_max_price(kind: str, max_price: str) -> None:
         max_price: dollars per hour as they were sent; empty for whatever it costs.
 
     Raises:
-        Refusal: as Amazon refuses it.
+        ApiRefusal: as Amazon refuses it.
     """
     if not max_price:
         return
     try:
         highest = float(max_price)
     except ValueError:
-        raise Refusal("InvalidParameterValue", f"Invalid value '{max_price}' for MaxPrice.") from None
+        raise ApiRefusal("InvalidParameterValue", f"Invalid value '{max_price}' for MaxPrice.") from None
     price = TYPES[kind].spot_price_usd_per_hour
     if not highest >= price:
-        raise Refusal(
+        raise ApiRefusal(
             "SpotMaxPriceTooLow",
             f"Your Spot request price of {max_price} is lower than the minimum required Spot request "
             f"fulfillment price of {price:.6f}.",
         )
 
 
-def _over_quota(which: str, limit: int) -> Refusal:
+def _over_quota(which: str, limit: int) -> ApiRefusal:
     if which == "spot":
-        return Refusal("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded")
-    return Refusal(
+        return ApiRefusal("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded")
+    return ApiRefusal(
         "VcpuLimitExceeded",
         f"You have requested more vCPU capacity than your current vCPU limit of {limit} allows for the "
         "instance bucket that the specified instance type belongs to.",
     )
 
 
-def _no_capacity(kind: str, zone: str | None, zones: tuple[str, ...], spot: bool) -> Refusal:
+def _no_capacity(kind: str, zone: str | None, zones: tuple[str, ...], spot: bool) -> ApiRefusal:
     if spot:
         # Amazon's code for a spot machine differs from that for one on demand.
-        return Refusal(
+        return ApiRefusal(
             "InsufficientInstanceCapacity",
             "There is no Spot capacity available that matches your request.",
             500,
         )
     where = f"in the Availability Zone you requested ({zone})" if zone else f"in the zones {', '.join(zones)}"
-    return Refusal(
+    return ApiRefusal(
         "InsufficientInstanceCapacity", f"We currently do not have sufficient {kind} capacity {where}.", 500
     )

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from trainmaster.lab.instance_types import TYPES, InstanceType
-from trainmaster.lab.market import Refusal
+from trainmaster.lab.market import ApiRefusal
 from trainmaster.lab.settings import LabSettings
 
 #: How requests for it are signed, and how they say what they ask for.
@@ -28,18 +28,18 @@ def answer(settings: LabSettings, action: str, asked: Mapping[str, Any]) -> dict
         asked: its parameters.
 
     Raises:
-        Refusal: as Amazon refuses it.
+        ApiRefusal: as Amazon refuses it.
     """
     if action != "GetProducts":
-        raise Refusal("UnknownOperationException", f"The lab's price list has no {action}.")
+        raise ApiRefusal("UnknownOperationException", f"The lab's price list has no {action}.")
     if asked.get("ServiceCode") != "AmazonEC2":
-        raise Refusal("NotFoundException", f"Invalid ServiceCode: {asked.get('ServiceCode')}")
+        raise ApiRefusal("NotFoundException", f"Invalid ServiceCode: {asked.get('ServiceCode')}")
     most = asked.get("MaxResults", _PAGE)
     if not isinstance(most, int) or not 1 <= most <= _PAGE:
-        raise Refusal("InvalidParameterException", f"MaxResults must be 1 to {_PAGE}")
+        raise ApiRefusal("InvalidParameterException", f"MaxResults must be 1 to {_PAGE}")
     start = asked.get("NextToken") or "0"
     if not str(start).isdecimal():
-        raise Refusal("InvalidNextTokenException", "Invalid NextToken")
+        raise ApiRefusal("InvalidNextTokenException", "Invalid NextToken")
     found = [each for each in _products(settings) if _is_wanted(each, asked.get("Filters") or [])]
     end = int(start) + most
     page: dict[str, Any] = {
@@ -53,7 +53,9 @@ def _is_wanted(product: Mapping[str, Any], filters: list[Mapping[str, str]]) -> 
     attributes = {**product["product"]["attributes"], "productFamily": product["product"]["productFamily"]}
     for wish in filters:
         if wish.get("Type") not in ("TERM_MATCH", "EQUALS"):
-            raise Refusal("InvalidParameterException", f"The lab knows no filters of type {wish.get('Type')}")
+            raise ApiRefusal(
+                "InvalidParameterException", f"The lab knows no filters of type {wish.get('Type')}"
+            )
         if str(attributes.get(wish.get("Field", ""), "")).lower() != str(wish.get("Value")).lower():
             return False
     return True

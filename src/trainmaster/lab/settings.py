@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.dataclass import dataclass
-from trainmaster.lab.instance_types import Scale
+from trainmaster.lab.instance_types import SizeScale
 
 #: The only region of a lab, unless told otherwise.
 REGION = "us-east-1"
@@ -45,7 +45,7 @@ class LabSettings:
     region: str
     zones: tuple[str, ...]
     network: str
-    scale: Scale
+    scale: SizeScale
     layers: tuple[str, ...]
     shared: tuple[str, ...]
     path: str
@@ -93,7 +93,7 @@ class LabSettings:
     def load(cls, path: Path) -> LabSettings:
         """Read what `save` wrote."""
         values: dict[str, Any] = json.loads(path.read_text())
-        values["scale"] = Scale(**values["scale"])
+        values["scale"] = SizeScale(**values["scale"])
         for name in ("zones", "layers", "shared"):
             values[name] = tuple(values[name])
         return cls(**values)

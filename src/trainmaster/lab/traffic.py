@@ -1,4 +1,4 @@
-"""`Traffic`: keeps what passes between hosts, and how fast, in step with the groups and links set."""
+"""`TrafficControl`: keeps what passes between hosts, and how fast, in step with the groups and links set."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Line(Protocol):
         """Stop."""
 
 
-class Traffic:
+class TrafficControl:
     """The packet filters and lines of all hosts; called whenever something has changed, it does what differs.
 
     Args:

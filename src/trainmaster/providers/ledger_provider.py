@@ -13,7 +13,7 @@ from trainmaster.spec.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class SeenMachine:
+class ListedMachine:
     """A machine that has not ended. state, reason, leaves_at, is_queued, way: as in `Node`."""
 
     state: NodeState
@@ -98,11 +98,11 @@ class LedgerProvider(ABC):
         return [
             self._node(known, asked, id, machine, told)
             for asked, id, machine in known.machines
-            if (told := SeenMachine(NodeState.GONE, machine.reason) if machine.ended_at else seen.get(id))
+            if (told := ListedMachine(NodeState.GONE, machine.reason) if machine.ended_at else seen.get(id))
         ]
 
     def _node(
-        self, known: KnownCluster, asked: AskedMachines, id: str, machine: KnownMachine, seen: SeenMachine
+        self, known: KnownCluster, asked: AskedMachines, id: str, machine: KnownMachine, seen: ListedMachine
     ) -> Node:
         node = Node(
             id=id,
@@ -140,7 +140,7 @@ class LedgerProvider(ABC):
         """
 
     @abstractmethod
-    def _look(self, known: KnownCluster) -> tuple[KnownCluster, Mapping[str, SeenMachine]]:
+    def _look(self, known: KnownCluster) -> tuple[KnownCluster, Mapping[str, ListedMachine]]:
         """What is known of a cluster after a look, and how far those of its machines are that were seen."""
 
     @abstractmethod

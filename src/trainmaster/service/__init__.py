@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainmaster.advisor.model.tables import predict_tables as predict_tables
     from trainmaster.advisor.papers.measured_table import PUBLISHED as PUBLISHED
-    from trainmaster.advisor.papers.recommend import Wish as Wish
+    from trainmaster.advisor.papers.recommend import RecommendQuery as RecommendQuery
     from trainmaster.advisor.quote.interval import Interval as Interval
     from trainmaster.advisor.quote.quote import Alternative as Alternative
     from trainmaster.advisor.quote.quote import ExperimentQuote as ExperimentQuote

@@ -23,7 +23,7 @@ from trainmaster.spec.facts import Approval
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.papers.recommend import Wish
+    from trainmaster.advisor.papers.recommend import RecommendQuery
     from trainmaster.service.driving.execution_backend import Session
     from trainmaster.service.models.unpublished_models import SavedModel
     from trainmaster.service.quotes.history import History
@@ -273,7 +273,7 @@ class Service(OpenHome):
         reach = partial(self.access_to, environ=environ)
         return end_clusters(self.database, self.home, environ, ids, tell, reach)
 
-    def recommend(self, wish: Wish, profile: str) -> dict[str, Any]:
+    def recommend(self, wish: RecommendQuery, profile: str) -> dict[str, Any]:
         """How many machines a job should have, as ``recommend --json`` prints it."""
         from trainmaster.service.quotes.recommending import recommended
 

@@ -24,7 +24,7 @@ from trainmaster.api import ClientProtocol, LogQuery, RunPlan
 from trainmaster.api.embedded import EmbeddedClient
 from trainmaster.api.protocol_parts import RegistryProtocol
 from trainmaster.db import NewMeasurement
-from trainmaster.service import OfferFilter, Wish
+from trainmaster.service import OfferFilter, RecommendQuery
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.workflows.triggers import Triggers
 from trainmaster.spec import Recipe, Strategy
@@ -162,7 +162,7 @@ class ClientContract(ContractHome):
 
         def answer(who: ClientProtocol, profile: str, **wish: Any) -> Any:  # noqa: ANN401
             try:
-                return who.recommend(Wish(**wish), profile)
+                return who.recommend(RecommendQuery(**wish), profile)
             except TrainmasterError as error:
                 return str(error)
 

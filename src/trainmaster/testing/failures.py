@@ -28,10 +28,10 @@ from trainmaster.control.loop import controller
 from trainmaster.executors.base import GangRequest
 from trainmaster.spec import processes
 from trainmaster.spec.states import EndReason, State
-from trainmaster.testing.simulated_cloud import SKEW_S, Cloud, Instance, ProviderMemory, provider_of
-from trainmaster.testing.simulated_driver import Driver, SimulatedDatabase, sleeping
+from trainmaster.testing.simulated_cloud import SKEW_S, Instance, ProviderMemory, SimulatedCloud, provider_of
+from trainmaster.testing.simulated_driver import SimulatedDatabase, SimulatedDriver, sleeping
 from trainmaster.testing.simulated_hazards import SLOTS, WEIGHTS, Hazard, Hazards
-from trainmaster.testing.simulated_host import Host, Process, simulated_clocks
+from trainmaster.testing.simulated_host import SimulatedHost, SimulatedProcess, simulated_clocks
 from trainmaster.testing.simulated_judge import Judge
 from trainmaster.testing.simulated_node import Ending
 from trainmaster.testing.simulated_provisioner import SimulatedProvisioner
@@ -48,7 +48,7 @@ from trainmaster.testing.simulated_saving import (
 from trainmaster.testing.simulated_store import SimulatedStore
 from trainmaster.testing.simulated_volumes import Volumes
 from trainmaster.testing.simulated_world import ViolationError, World
-from trainmaster.testing.simulation import Report, replayed, report_of
+from trainmaster.testing.simulation import SimulationReport, replayed, report_of
 
 if TYPE_CHECKING:
     pass
@@ -77,9 +77,9 @@ class Failures:
         self.world = World(seed, verbose=verbose, most_s=_MOST_S)
         self.run = _RUN
         self.plan = Hazards.draw(self.world.rng, self.run, weights)
-        self.cloud = Cloud(self.world, self._ended)
+        self.cloud = SimulatedCloud(self.world, self._ended)
         self.cloud.most_skew_s = SKEW_S if self.plan.checks_clocks else math.inf
-        self.host = Host(self.world, "laptop", self.plan.skew_s)
+        self.host = SimulatedHost(self.world, "laptop", self.plan.skew_s)
         self.memory = ProviderMemory()
         self.places = Places()
         self.rays: dict[str, SimulatedRay] = {}
@@ -96,7 +96,7 @@ class Failures:
         self.database.runs[self.run] = self.store
         record = new_record(self.run, self.plan.cluster, self.home, self.plan.keep_s)
         self.database.add(self.run, record)
-        self.driver = Driver(self, 0, self.host)
+        self.driver = SimulatedDriver(self, 0, self.host)
         self.driver.process.is_alive = False
         self.objects = Objects(self)
         self.directory = home_in(new_directory(self))
@@ -110,7 +110,7 @@ class Failures:
 
     # --- what drivers need ---------------------------------------------------------------------------
 
-    def provider(self, process: Process) -> Any:  # noqa: ANN401 - an `AwsProvider`
+    def provider(self, process: SimulatedProcess) -> Any:  # noqa: ANN401 - an `AwsProvider`
         """The home's provider in a process."""
         return provider_of(self.cloud, process, self.home, self.memory)
 
@@ -124,7 +124,7 @@ class Failures:
         cap_usd = self.plan.cap_usd
         return SimpleNamespace(budget=None if cap_usd is None else SimpleNamespace(total_usd=cap_usd))
 
-    def make_bench(self, driver: Driver) -> Any:  # noqa: ANN401 - a bench
+    def make_bench(self, driver: SimulatedDriver) -> Any:  # noqa: ANN401 - a bench
         """What performs decisions."""
         return SavingActions(self, driver)
 
@@ -176,7 +176,7 @@ class Failures:
         """One driver from its start to its end."""
         self._drivers += 1
         self.world.pass_time(max(self.world.now, self.host.asleep_until))
-        self.driver = driver = Driver(self, self._drivers, self.host)
+        self.driver = driver = SimulatedDriver(self, self._drivers, self.host)
         lease = self.database.acquire(self.run, driver.process)
         if lease is None:
             raise ViolationError("nobody drives the run, and nobody may")
@@ -244,7 +244,7 @@ class Failures:
             case Hazard.SECOND_HOME:
                 self._run_elsewhere()
             case Hazard.COLLECTION:
-                with Process(self.host, "volumes").at_work():
+                with SimulatedProcess(self.host, "volumes").at_work():
                     Volumes(self).go()
             case Hazard.STORE_AWAY:
                 self.objects.away_until = max(until, self.objects.away_until)
@@ -257,7 +257,7 @@ class Failures:
             case _:
                 pass
 
-    def pause(self, driver: Driver, where: str) -> None:
+    def pause(self, driver: SimulatedDriver, where: str) -> None:
         """A driver stands still at a step, for a while."""
         for_s = self.plan.lease_s * self.world.rng.choice((0.1, 0.5, 2.0))
         self.world.note(f"{driver.process.name} stands still {where} for {for_s:.0f} s")
@@ -277,7 +277,7 @@ class Failures:
     def _reap_copied(self) -> None:
         """Somebody begins a run in a copy of the home, whose database knows nothing of ours."""
         memory = ProviderMemory(zones=dict(self.memory.zones), known=list(self.memory.known))
-        process = Process(Host(self.world, "backup"), "copied home")
+        process = SimulatedProcess(SimulatedHost(self.world, "backup"), "copied home")
         with process.at_work():
             self._is_reaped_by_copy = True
             try:
@@ -328,7 +328,7 @@ class Failures:
 
     def _drive_too(self) -> None:
         """Another process, in a container on the same machine, wants to drive the run."""
-        process = Process(self.host, "second driver", self.world.rng.choice(("ns-1", "ns-2")))
+        process = SimulatedProcess(self.host, "second driver", self.world.rng.choice(("ns-1", "ns-2")))
         holder = self.driver.process
         if holder.is_awake and self.driver.controller is not None:
             with holder.at_work():
@@ -438,7 +438,7 @@ class Places:
         """See `MemberPlaces.forget`."""
 
 
-def simulate(seeds: Iterable[int], weights: Mapping[Hazard, int] = WEIGHTS) -> Report:
+def simulate(seeds: Iterable[int], weights: Mapping[Hazard, int] = WEIGHTS) -> SimulationReport:
     """Run many schedules.
 
     >>> simulate(range(3)).schedules

@@ -15,10 +15,10 @@ from typing import Final
 
 from trainmaster.dataclass import dataclass
 from trainmaster.executors.base import GangRequest, GangStatus, MemberRequest, Phase
-from trainmaster.testing.simulated_gangs import Link, Place, SimulatedGangs
+from trainmaster.testing.simulated_gangs import SimulatedGangs, SimulatedLink, SimulatedPlace
 from trainmaster.testing.simulated_node import Ending
 from trainmaster.testing.simulated_world import ViolationError, World
-from trainmaster.testing.simulation import Report, replayed, report_of
+from trainmaster.testing.simulation import SimulationReport, replayed, report_of
 
 _SLOTS: Final = 2
 #: After the last fault everything has to end within so long.
@@ -57,7 +57,7 @@ class GangSchedule:
         self.seen: dict[str, GangStatus] = {}
         rng = self.world.rng
         nodes = rng.randint(2, 4)
-        places = [Place(f"n{n}", f"10.0.0.{n}", f"i-{n}") for n in range(nodes)]
+        places = [SimulatedPlace(f"n{n}", f"10.0.0.{n}", f"i-{n}") for n in range(nodes)]
         self.gangs = SimulatedGangs(self.world, _SLOTS, places, self._behave, lambda _: None)
         self._driver = _Driver(self)
         self._requests = [self._draw(f"r/e/{number}/1", nodes) for number in range(rng.choice((1, 1, 2)))]
@@ -177,7 +177,7 @@ class GangSchedule:
             attempt = rng.choice(self._requests).attempt
             self.gangs.stop(attempt, rng.choice((0.0, 5.0)))
 
-    def _end(self, link: Link) -> None:
+    def _end(self, link: SimulatedLink) -> None:
         if not link.is_dead:
             self.gangs.end_node(link.place.key)
             self.world.after(self.world.rng.uniform(0.5, 6.0), lambda: self.gangs.lost(link))
@@ -211,7 +211,7 @@ class GangSchedule:
                 self._driver.tell(status)
 
 
-def simulate(seeds: Iterable[int]) -> Report:
+def simulate(seeds: Iterable[int]) -> SimulationReport:
     """Run many schedules.
 
     >>> simulate(range(20)).failures

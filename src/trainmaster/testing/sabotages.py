@@ -17,7 +17,7 @@ from trainmaster.cluster import decide_cluster
 from trainmaster.cluster.cluster_executor import ClusterExecutor
 from trainmaster.cluster.cluster_loop import ClusterLoop
 from trainmaster.cluster.node_files import direct_store
-from trainmaster.cluster.observed import Observed
+from trainmaster.cluster.observed import ObservedCluster
 from trainmaster.cluster.record import Machine
 from trainmaster.control.attempt import saving, staging, unpublished_checkpoint
 from trainmaster.control.decide import outcome
@@ -34,7 +34,7 @@ from trainmaster.providers.aws.requests import AwsRequest, AwsRequestBuilder
 from trainmaster.spec import processes
 from trainmaster.testing import failures, simulated_saving
 from trainmaster.testing.simulated_hazards import Hazard
-from trainmaster.testing.simulated_host import Process, working
+from trainmaster.testing.simulated_host import SimulatedProcess, working
 from trainmaster.transport.http_calls import ProviderClock
 from trainmaster.volumes.packed import releasing
 from trainmaster.volumes.packed.deletions import Deletions
@@ -59,14 +59,17 @@ class Sabotage:
 
 @contextmanager
 def _leases_need_the_provider() -> Iterator[None]:
-    take = Observed.take
+    take = ObservedCluster.take
 
-    def forgetful(self: Observed, cluster: str, name: str, result: object, now: float) -> None:
+    def forgetful(self: ObservedCluster, cluster: str, name: str, result: object, now: float) -> None:
         take(self, cluster, name, result, now)
         if name == "look" and isinstance(result, Exception):
             self.nodes = {}
 
-    with patch.object(Observed, "take", forgetful), patch.object(ClusterLoop, "_remembered", lambda _: {}):
+    with (
+        patch.object(ObservedCluster, "take", forgetful),
+        patch.object(ClusterLoop, "_remembered", lambda _: {}),
+    ):
         yield
 
 
@@ -85,7 +88,7 @@ def _credentials_are_fatal() -> Iterator[None]:
 
 
 def _intervals_by_the_wall_clock() -> AbstractContextManager[object]:
-    return patch.object(Process, "steady", lambda self: self.host.wall())
+    return patch.object(SimulatedProcess, "steady", lambda self: self.host.wall())
 
 
 def _stated_times_are_not_translated() -> AbstractContextManager[object]:

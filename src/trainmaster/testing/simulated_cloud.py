@@ -26,7 +26,7 @@ from trainmaster.testing.simulated_host import _working
 from trainmaster.testing.simulated_world import ViolationError, World
 
 if TYPE_CHECKING:
-    from trainmaster.testing.simulated_host import Process
+    from trainmaster.testing.simulated_host import SimulatedProcess
 
 TYPE: Final = "m4.large"
 REGION: Final = "us-east-1"
@@ -91,7 +91,7 @@ class Instance:
         return f"10.0.{int(self.id[2:]) // 250}.{int(self.id[2:]) % 250}"
 
 
-class Cloud:
+class SimulatedCloud:
     """One account in one region.
 
     Args:
@@ -286,7 +286,7 @@ class Cloud:
 class Ec2:
     """What boto3's client of EC2 is, as far as renting goes."""
 
-    def __init__(self, cloud: Cloud) -> None:
+    def __init__(self, cloud: SimulatedCloud) -> None:
         self._cloud = cloud
 
     def close(self) -> None:
@@ -396,7 +396,7 @@ class ProviderMemory:
 class _Site:
     """Images, networks and groups, which have nothing to do with time."""
 
-    def __init__(self, cloud: Cloud) -> None:
+    def __init__(self, cloud: SimulatedCloud) -> None:
         self._cloud = cloud
 
     def zones(self, _: str) -> list[str]:
@@ -420,7 +420,9 @@ class _Site:
         return []
 
 
-def provider_of(cloud: Cloud, process: Process, home: str, memory: ProviderMemory) -> AwsProvider:
+def provider_of(
+    cloud: SimulatedCloud, process: SimulatedProcess, home: str, memory: ProviderMemory
+) -> AwsProvider:
     """The real provider of a home, as a process has it.
 
     Args:

@@ -22,7 +22,7 @@ from trainmaster.service.driving.run_clusters import GIVING_BACK_S, RunClusters,
 from trainmaster.spec.errors import InterruptedByUser, LeaseLostError, StoreError, TrainmasterError
 from trainmaster.spec.facts import Approval
 from trainmaster.spec.states import EndReason, State
-from trainmaster.testing.simulated_host import Host, Process
+from trainmaster.testing.simulated_host import SimulatedHost, SimulatedProcess
 from trainmaster.testing.simulated_provisioner import SimulatedProvisioner
 from trainmaster.testing.simulated_ray import RayClient
 from trainmaster.testing.simulated_store import SimulatedStore
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from trainmaster.db.changes import Change
     from trainmaster.db.cluster_rows import ClusterRow
     from trainmaster.testing.failures import Failures
-    from trainmaster.testing.simulated_cloud import Cloud
+    from trainmaster.testing.simulated_cloud import SimulatedCloud
 
 PROVIDER: Final = "aws"
 
@@ -51,7 +51,7 @@ class SimulatedDatabase:
         self.clusters: dict[str, dict[str, Any]] = {}
         self.costs: dict[str, float] = {}
 
-    def acquire(self, run: str, process: Process) -> Lease | None:
+    def acquire(self, run: str, process: SimulatedProcess) -> Lease | None:
         """Take the lease of a run, as `run_rows.take_lease` does; None if its holder may live."""
         store = self.runs[run]
         row = store.run
@@ -139,7 +139,7 @@ class _Row(dict[str, Any]):
 class SimulatedRecords:
     """The rows of a run as one driver sees them: at each of its writes it may be killed."""
 
-    def __init__(self, failures: Failures, driver: Driver, store: SimulatedStore) -> None:
+    def __init__(self, failures: Failures, driver: SimulatedDriver, store: SimulatedStore) -> None:
         self._failures = failures
         self._driver = driver
         self._store = store
@@ -181,7 +181,7 @@ class SimulatedRecords:
 class SimulatedFailureDetector:
     """A process that asks machines whether they are there; see `NodeFailureDetector`."""
 
-    def __init__(self, cloud: Cloud, process: Process) -> None:
+    def __init__(self, cloud: SimulatedCloud, process: SimulatedProcess) -> None:
         self._cloud = cloud
         self._process = process
         self._answers: dict[tuple[str, str], bool | None] = {}
@@ -212,7 +212,7 @@ class SimulatedFailureDetector:
 class SimulatedClusters(RunClusters):
     """`RunClusters` with a simulated provisioner: which clusters it has, takes over and reaps is real."""
 
-    def __init__(self, failures: Failures, driver: Driver, lease: Lease) -> None:
+    def __init__(self, failures: Failures, driver: SimulatedDriver, lease: Lease) -> None:
         self._failures = failures
         self._driver = driver
         self._database = cast("Any", failures.database)
@@ -295,7 +295,7 @@ class SimulatedClusters(RunClusters):
         super()._write_cost(cost_usd)
 
 
-class Driver:
+class SimulatedDriver:
     """A process that drives the run; it may be killed, paused and suspended at each step.
 
     Args:
@@ -304,8 +304,8 @@ class Driver:
         host, namespace: where it runs.
     """
 
-    def __init__(self, failures: Failures, number: int, host: Host, namespace: str = "ns-1") -> None:
-        self.process = Process(host, f"driver {number}", namespace)
+    def __init__(self, failures: Failures, number: int, host: SimulatedHost, namespace: str = "ns-1") -> None:
+        self.process = SimulatedProcess(host, f"driver {number}", namespace)
         self.failures = failures
         self.controller: Controller | None = None
         self.machines: SimulatedClusters | None = None

@@ -25,7 +25,7 @@ from trainmaster.executors.gangs.life import (
     UnattendedGangs,
     parts_elsewhere,
 )
-from trainmaster.testing.simulated_node import Client, Ending, SimulatedNode
+from trainmaster.testing.simulated_node import ConnectedExecutor, Ending, SimulatedNode
 from trainmaster.testing.simulated_world import World
 
 _ANY_SLOTS: Final = 1 << 30
@@ -37,7 +37,7 @@ _DELAYS_S: Final = (0.0, 0.001, 0.01, 0.01, 0.1, 2.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SimulatedPlace:
     """A node: what members are placed on."""
 
     key: str
@@ -45,10 +45,10 @@ class Place:
     machine: str
 
 
-class Link:
+class SimulatedLink:
     """The way to one node's supervisor, and what is under way."""
 
-    def __init__(self, gangs: SimulatedGangs, place: Place) -> None:
+    def __init__(self, gangs: SimulatedGangs, place: SimulatedPlace) -> None:
         self.place = place
         self.host = SimulatedNode(gangs.world, _ANY_SLOTS, gangs.endings, gangs.begins)
         self.is_dead = False
@@ -165,14 +165,14 @@ class SimulatedGangs:
         self,
         world: World,
         slots: int,
-        places: Sequence[Place],
+        places: Sequence[SimulatedPlace],
         behave: Callable[[GangRequest], list[Ending]],
         on_start: Callable[[str], None],
     ) -> None:
         self.world = world
         self.gangs: dict[str, ConductedGang] = {}
-        self.links: dict[str, Link] = {}
-        self.clients: list[Client] = []
+        self.links: dict[str, SimulatedLink] = {}
+        self.clients: list[ConnectedExecutor] = []
         self.epoch = 0
         self.token = 0
         self.is_away = False
@@ -183,7 +183,7 @@ class SimulatedGangs:
         self._behave = behave
         self._on_start = on_start
         self._requests: dict[str, GangRequest] = {}
-        self._clients: dict[str, Client] = {}
+        self._clients: dict[str, ConnectedExecutor] = {}
         self._endings: dict[str, dict[str, Ending]] = {}
         self._parts: dict[str, tuple[ConductedGang, GangPart]] = {}
         self._records: dict[str, dict[str, Any]] = {}
@@ -191,11 +191,11 @@ class SimulatedGangs:
         self._stopped: set[str] = set()
         self._turns = 0
         for place in places:
-            self.links[place.key] = Link(self, place)
+            self.links[place.key] = SimulatedLink(self, place)
 
     # --- what drivers ask for -----------------------------------------------------------------------
 
-    def submit(self, client: Client, request: GangRequest) -> None:
+    def submit(self, client: ConnectedExecutor, request: GangRequest) -> None:
         """Queue a gang that is not known."""
         if request.attempt not in self.gangs and not self.is_away:
             self._requests[request.attempt] = request
@@ -232,7 +232,7 @@ class SimulatedGangs:
             return GangStatus(attempt, Phase.UNKNOWN)
         return gang.status()
 
-    def drop_client(self, client: Client) -> None:
+    def drop_client(self, client: ConnectedExecutor) -> None:
         """A driver is gone: what of its gangs did not start yet never will."""
         if client in self.clients:
             self.clients.remove(client)
@@ -247,14 +247,14 @@ class SimulatedGangs:
 
     # --- what befalls it -------------------------------------------------------------------------------
 
-    def end_node(self, key: str) -> Link:
+    def end_node(self, key: str) -> SimulatedLink:
         """A node is dead with all that runs there; nobody knows yet."""
         link = self.links[key]
         link.is_dead = True
         link.host.lose()
         return link
 
-    def lost(self, link: Link) -> None:
+    def lost(self, link: SimulatedLink) -> None:
         """It is known that a node is dead."""
         self.links.pop(link.place.key, None)
         if self.is_away:
@@ -349,14 +349,14 @@ class SimulatedGangs:
 
     # --- what happens on the nodes ---------------------------------------------------------------------
 
-    def later(self, happen: Callable[[], None], link: Link | None = None) -> None:
+    def later(self, happen: Callable[[], None], link: SimulatedLink | None = None) -> None:
         """A message gets there some time; over a link that is cut, once it is mended."""
         delay_s = self._rng.choice(_DELAYS_S) * self._rng.random()
         if link is not None:
             delay_s += max(0.0, link.cut_until - self.world.now)
         self.world.after(delay_s, happen)
 
-    def parts_on(self, place: Place) -> list[str]:
+    def parts_on(self, place: SimulatedPlace) -> list[str]:
         """Parts there that have not ended."""
         return [name for name, (_, part) in self._parts.items() if part.key == place.key and not part.over]
 
@@ -508,7 +508,7 @@ class SimulatedGangs:
         if led and self.world.now < gang.kill_at:
             self.world.fail(f"{part.name} is asked to end while {', '.join(led)} may need it")
 
-    def _judge_left(self, link: Link, gangs: Mapping[str, ConductedGang]) -> None:
+    def _judge_left(self, link: SimulatedLink, gangs: Mapping[str, ConductedGang]) -> None:
         """Without a driver, too, nothing waits for a peer that is known to be dead."""
         for own, gang in gangs.items():
             part = link.host.gangs.get(own)

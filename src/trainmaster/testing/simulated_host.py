@@ -23,7 +23,7 @@ _REAL_TIME: Final = time.time
 _REAL_MONOTONIC: Final = time.monotonic
 
 
-class Host:
+class SimulatedHost:
     """A machine that processes run on.
 
     Args:
@@ -43,7 +43,7 @@ class Host:
         self.ahead_s = skew_s
         self.slept_s = 0.0
         self.asleep_until = 0.0
-        self.processes: dict[tuple[str, int], Process] = {}
+        self.processes: dict[tuple[str, int], SimulatedProcess] = {}
         self._booted_at = world.now - 1000.0
 
     def wall(self) -> float:
@@ -66,7 +66,7 @@ class Host:
             self.slept_s += for_s
 
 
-class Process:
+class SimulatedProcess:
     """One process: what it has begun happens while it lives, and waits while it is paused.
 
     Args:
@@ -79,7 +79,7 @@ class Process:
         paused_until: true time until which it stands still; infinite: until somebody lets it go on.
     """
 
-    def __init__(self, host: Host, name: str, namespace: str = "ns-1") -> None:
+    def __init__(self, host: SimulatedHost, name: str, namespace: str = "ns-1") -> None:
         self.host = host
         self.name = name
         self.namespace = namespace
@@ -171,11 +171,11 @@ def _defaults(function: Callable[..., object]) -> list[tuple[str, Any]]:
     return [(name, one.default) for name, one in of if callable(one.default)]
 
 
-_working: list[Process] = []
+_working: list[SimulatedProcess] = []
 
 
 @contextmanager
-def _current(process: Process) -> Iterator[None]:
+def _current(process: SimulatedProcess) -> Iterator[None]:
     _working.append(process)
     with_offset, clocks._OFFSET_S = clocks._OFFSET_S, process.offset_s  # type: ignore[misc]
     try:
@@ -185,7 +185,7 @@ def _current(process: Process) -> Iterator[None]:
         clocks._OFFSET_S = with_offset  # type: ignore[misc]
 
 
-def working() -> Process:
+def working() -> SimulatedProcess:
     """The process that is at work."""
     return _working[-1]
 
@@ -198,7 +198,7 @@ def simulated_clocks(world: World, sleep: Callable[[float], None]) -> Iterator[N
         world: whose time it is where no process is.
         sleep: lets it wait.
     """
-    nobody = Host(world, "nobody")
+    nobody = SimulatedHost(world, "nobody")
 
     def clock_gettime(which: int) -> float:
         host = _working[-1].host if _working else nobody

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trainmaster.control.task.job_context import TaskContext
     from trainmaster.testing.failures import Failures
     from trainmaster.testing.simulated_cloud import Instance
-    from trainmaster.testing.simulated_driver import Driver
+    from trainmaster.testing.simulated_driver import SimulatedDriver
 
 
 _CLOCKS: Final = frozenset({Hazard.CLOCK_BACK, Hazard.CLOCK_FORWARD})
@@ -149,7 +149,7 @@ class Judge:
         if newest is None or self._of.objects.text(series.uri_of(newest)) is None:
             self._of.world.fail(f"{name}/{task} had a good checkpoint, and has none: {row['reason']}")
 
-    def wish(self, driver: Driver, reason: EndReason) -> None:
+    def wish(self, driver: SimulatedDriver, reason: EndReason) -> None:
         """The project itself wants the run to end: is that so?"""
         if reason in (EndReason.INTERNAL, EndReason.USER_ERROR) and any(
             loop.record.formed or loop.formation for loop in driver.loops
@@ -176,7 +176,7 @@ class Judge:
         truly = self._of.cloud.instances[machine.id].started_at
         return abs(machine.started_at - self._of.host.ahead_s - truly) > _MISDATED_S
 
-    def _judge_budget(self, driver: Driver) -> None:
+    def _judge_budget(self, driver: SimulatedDriver) -> None:
         """It ends for want of money: that must be near its end by the cloud's own bill."""
         cap_usd, meter = self._of.plan.cap_usd, driver.meter
         assert cap_usd is not None

@@ -11,7 +11,7 @@ from trainmaster.executors.gangs.who_ends import ALL, SERVERS, who_ends
 from trainmaster.testing.simulated_world import World
 
 
-class Client(Protocol):
+class ConnectedExecutor(Protocol):
     """An executor that is connected to the node."""
 
     def tell(self, status: GangStatus) -> None:
@@ -62,7 +62,7 @@ class SimulatedGang:
     """One attempt on the node."""
 
     request: GangRequest
-    client: Client | None
+    client: ConnectedExecutor | None
     phase: Phase = Phase.QUEUED
     members: list[SimulatedMember] = field(default_factory=list)
     started_at: float | None = None
@@ -106,7 +106,7 @@ class SimulatedNode:
         self.world = world
         self.slots = slots
         self.gangs: dict[str, SimulatedGang] = {}
-        self.clients: list[Client] = []
+        self.clients: list[ConnectedExecutor] = []
         self.epoch = 0
         self.is_up = True
         self.token = 0
@@ -117,7 +117,7 @@ class SimulatedNode:
 
     # --- what clients ask for ------------------------------------------------------------------
 
-    def submit(self, client: Client, request: GangRequest) -> None:
+    def submit(self, client: ConnectedExecutor, request: GangRequest) -> None:
         """Queue a gang that is not known."""
         if request.attempt not in self.gangs:
             members = [SimulatedMember(member.name, member.essential) for member in request.members]
@@ -151,7 +151,7 @@ class SimulatedNode:
         gang = self.gangs.get(attempt)
         return gang.status() if gang else GangStatus(attempt, Phase.UNKNOWN)
 
-    def drop_client(self, client: Client) -> None:
+    def drop_client(self, client: ConnectedExecutor) -> None:
         """A control process is gone: what of its gangs did not start yet never will."""
         if client in self.clients:
             self.clients.remove(client)

@@ -13,7 +13,7 @@ from trainmaster.executors.base import GangRequest
 from trainmaster.testing.simulated_node import Ending
 
 
-class Fault(StrEnum):
+class PlannedFault(StrEnum):
     """What may befall a run."""
 
     KILL_CONTROL = "KILL_CONTROL"
@@ -28,9 +28,16 @@ class Fault(StrEnum):
 
 
 _WEIGHTS = {
-    Fault.KILL_CONTROL: 6, Fault.KILL_SUPERVISOR: 4, Fault.LOSE_NODE: 1, Fault.PREEMPT: 1, Fault.CANCEL: 2,
-    Fault.BUDGET: 1, Fault.INTERRUPT: 2, Fault.FULL_DISK: 1, Fault.PAUSE: 2,
-}  # fmt: skip
+    PlannedFault.KILL_CONTROL: 6,
+    PlannedFault.KILL_SUPERVISOR: 4,
+    PlannedFault.LOSE_NODE: 1,
+    PlannedFault.PREEMPT: 1,
+    PlannedFault.CANCEL: 2,
+    PlannedFault.BUDGET: 1,
+    PlannedFault.INTERRUPT: 2,
+    PlannedFault.FULL_DISK: 1,
+    PlannedFault.PAUSE: 2,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +91,7 @@ class SchedulePlan:
     job_failures: float
     quick: float
     slow: float
-    faults: list[tuple[float, Fault]] = field(default_factory=list)
+    faults: list[tuple[float, PlannedFault]] = field(default_factory=list)
     kill_after: list[int] = field(default_factory=list)
     break_after: list[int] = field(default_factory=list)
     pause_after: list[int] = field(default_factory=list)
@@ -146,16 +153,16 @@ class SchedulePlan:
         horizon_s = rng.choice((3.0, 20.0, 100.0))
         for _ in range(0 if strikes else rng.choice((0, 1, 1, 2, 4))):
             fault = rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
-            if fault is Fault.KILL_CONTROL:
+            if fault is PlannedFault.KILL_CONTROL:
                 plan.kill_after.append(1 + int(rng.expovariate(1 / 40)))
-            elif fault is Fault.KILL_SUPERVISOR and rng.random() < 0.5:
+            elif fault is PlannedFault.KILL_SUPERVISOR and rng.random() < 0.5:
                 plan.break_after.append(1 + int(rng.expovariate(1 / 20)))
-            elif fault is Fault.PAUSE:
+            elif fault is PlannedFault.PAUSE:
                 plan.pause_after.append(1 + int(rng.expovariate(1 / 40)))
             else:
                 at_s = rng.uniform(0, horizon_s)
                 plan.faults.append((at_s, fault))
-                if fault is Fault.INTERRUPT and rng.random() < 0.4:  # a second Ctrl-C
+                if fault is PlannedFault.INTERRUPT and rng.random() < 0.4:  # a second Ctrl-C
                     plan.faults.append((at_s + rng.uniform(0, 2), fault))
         plan.draw_outages(rng, horizon_s)
         return plan
@@ -175,7 +182,7 @@ class SchedulePlan:
     @property
     def loses_nodes(self) -> bool:
         """Whether what attempts leave may be lost with its node."""
-        return self.strikes > 0 or any(fault is Fault.LOSE_NODE for _, fault in self.faults)
+        return self.strikes > 0 or any(fault is PlannedFault.LOSE_NODE for _, fault in self.faults)
 
     def is_away(self, at_s: float) -> bool:
         """Whether nothing can be published, so many seconds after the beginning."""

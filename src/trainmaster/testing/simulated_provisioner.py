@@ -15,15 +15,15 @@ from trainmaster.testing.simulated_ray import RayNode, SimulatedRay
 if TYPE_CHECKING:
     from trainmaster.cluster.record import ClusterRecord, Machine
     from trainmaster.providers.base import Node
-    from trainmaster.testing.simulated_cloud import Cloud
+    from trainmaster.testing.simulated_cloud import SimulatedCloud
     from trainmaster.transport.base import Target
 
 
 @dataclass(slots=True)
-class Login:
+class SimulatedLogin:
     """An SSH connection to a machine."""
 
-    cloud: Cloud
+    cloud: SimulatedCloud
     machine: str
     is_closed: bool = False
 
@@ -40,19 +40,19 @@ class Login:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class SimulatedAccess:
     """What `NodeAccess` is, as far as it is needed."""
 
     id: str
     address: str
-    cloud: Cloud
+    cloud: SimulatedCloud
     target: Any
 
-    def connect(self) -> Login:
+    def connect(self) -> SimulatedLogin:
         """See `NodeAccess.connect`."""
         if self.cloud.reaches(self.id) is None:
             raise ProviderError(f"{self.id} does not answer")
-        return Login(self.cloud, self.id)
+        return SimulatedLogin(self.cloud, self.id)
 
 
 class SimulatedProvisioner:
@@ -68,7 +68,7 @@ class SimulatedProvisioner:
 
     def __init__(
         self,
-        cloud: Cloud,
+        cloud: SimulatedCloud,
         rays: dict[str, SimulatedRay],
         make: Callable[[Sequence[RayNode]], SimulatedRay],
         lease_s: float,
@@ -82,9 +82,9 @@ class SimulatedProvisioner:
         self._has_switch = True
         self._make = make
 
-    def _connect(self, target: Target) -> Login:
+    def _connect(self, target: Target) -> SimulatedLogin:
         found = next(one.id for one in self._cloud.instances.values() if one.address == target.address)
-        return Access(found, target.address, self._cloud, target).connect()
+        return SimulatedAccess(found, target.address, self._cloud, target).connect()
 
     def head_of(self, record: ClusterRecord) -> str:
         """See `NodeProvisioner.head_of`."""
@@ -95,26 +95,30 @@ class SimulatedProvisioner:
     def warm_up(self) -> None:
         """See `NodeProvisioner.warm_up`."""
 
-    def prepare(self, machine: Machine, node: Node) -> Access:
+    def prepare(self, machine: Machine, node: Node) -> SimulatedAccess:
         """See `NodeProvisioner.prepare`: a machine without a switch is no node of ours."""
-        access = Access(machine.id, node.private_address, self._cloud, SimpleNamespace(id=machine.id))
+        access = SimulatedAccess(
+            machine.id, node.private_address, self._cloud, SimpleNamespace(id=machine.id)
+        )
         self.set_switch(access.connect(), node, self.lease_s)
         self._memories.setdefault(node.cluster, {})[machine.id] = node
         return access
 
-    def set_switch(self, connection: Login, node: Node, lease_s: float, *, patient: bool = False) -> None:
+    def set_switch(
+        self, connection: SimulatedLogin, node: Node, lease_s: float, *, patient: bool = False
+    ) -> None:
         """The real one."""
         NodeProvisioner.set_switch(cast("Any", self), cast("Any", connection), node, lease_s, patient=patient)
 
-    def give_keys(self, _: ClusterRecord, accesses: list[Access]) -> list[Access]:
+    def give_keys(self, _: ClusterRecord, accesses: list[SimulatedAccess]) -> list[SimulatedAccess]:
         """See `NodeProvisioner.give_keys`."""
         return accesses
 
-    def form(self, record: ClusterRecord, nodes: Sequence[tuple[Machine, Access]]) -> SimulatedRay:
+    def form(self, record: ClusterRecord, nodes: Sequence[tuple[Machine, SimulatedAccess]]) -> SimulatedRay:
         """See `NodeProvisioner.form`: finds the one that is there, if its head is."""
         members = [RayNode(key_of(machine.id), access.address, machine.id) for machine, access in nodes]
         for member in members:
-            Access(member.machine, member.address, self._cloud, None).connect()
+            SimulatedAccess(member.machine, member.address, self._cloud, None).connect()
         old = self._rays.get(record.id)
         if old is not None and not old.is_lost and old.head.machine in {m.machine for m in members}:
             known = {node.machine for node in old.nodes}
@@ -125,7 +129,9 @@ class SimulatedProvisioner:
         ray = self._rays[record.id] = self._make(members)
         return ray
 
-    def join(self, _: ClusterRecord, ray: SimulatedRay, nodes: Sequence[tuple[Machine, Access]]) -> None:
+    def join(
+        self, _: ClusterRecord, ray: SimulatedRay, nodes: Sequence[tuple[Machine, SimulatedAccess]]
+    ) -> None:
         """See `NodeProvisioner.join`."""
         for machine, access in nodes:
             access.connect()
@@ -148,7 +154,7 @@ class SimulatedProvisioner:
         if (found := ray or self._rays.get(record.id)) is not None:
             found.stop_all()
 
-    def end_machines(self, accesses: Sequence[Access], machines: Mapping[str, Node]) -> None:
+    def end_machines(self, accesses: Sequence[SimulatedAccess], machines: Mapping[str, Node]) -> None:
         """See `NodeProvisioner.end_machines`."""
         for access in accesses:
             if access.id in machines and self._cloud.reaches(access.id) is not None:

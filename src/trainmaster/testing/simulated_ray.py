@@ -21,7 +21,7 @@ from trainmaster.testing.simulated_executor import SimulatedExecutor
 from trainmaster.testing.simulated_node import Ending, SimulatedGang, SimulatedMember, SimulatedNode
 
 if TYPE_CHECKING:
-    from trainmaster.testing.simulated_cloud import Cloud
+    from trainmaster.testing.simulated_cloud import SimulatedCloud
 
 
 #: So soon at least and so late at most a loss is noticed.
@@ -53,7 +53,7 @@ class SimulatedRay(SimulatedNode):
 
     def __init__(
         self,
-        cloud: Cloud,
+        cloud: SimulatedCloud,
         slots: int,
         nodes: Sequence[RayNode],
         behave: Callable[[GangRequest], list[Ending]],

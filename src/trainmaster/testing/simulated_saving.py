@@ -48,14 +48,14 @@ from trainmaster.spec.states import EndReason
 from trainmaster.testing import stepped_store
 from trainmaster.testing.simulated_bench import SimulatedActions, SimulatedJobs
 from trainmaster.testing.simulated_host import _working
-from trainmaster.testing.stepped_store import Stage
+from trainmaster.testing.stepped_store import SteppedStore
 
 if TYPE_CHECKING:
     from trainmaster.artifacts import JSON, Manifest
     from trainmaster.control.loop.run_state import Task
     from trainmaster.control.task.job_context import TaskContext
     from trainmaster.testing.failures import Failures
-    from trainmaster.testing.simulated_driver import Driver
+    from trainmaster.testing.simulated_driver import SimulatedDriver
 
 STORE = "memory://store/x"
 _CHECKPOINT = re.compile(r"checkpoint (?:(\d+) )?of .*/(\d+)")
@@ -77,7 +77,7 @@ class Objects:
     """
 
     def __init__(self, failures: Failures) -> None:
-        self.stage = Stage()
+        self.stage = SteppedStore()
         self.away_until = 0.0
         self.later_s = 0.0
         self.on_request: Callable[[], None] | None = None
@@ -212,7 +212,7 @@ def publish_text(uri: str, text: str, attempt: int, owner: Owner) -> None:
 class ProcessJobs(SimulatedJobs):
     """Background jobs of a process, which wait while it stands still."""
 
-    def __init__(self, failures: Failures, driver: Driver) -> None:
+    def __init__(self, failures: Failures, driver: SimulatedDriver) -> None:
         super().__init__(failures.world)
         self._driver = driver
 
@@ -230,7 +230,7 @@ class SimulatedSite:
     stays = False
     most_staged = 1
 
-    def __init__(self, failures: Failures, driver: Driver) -> None:
+    def __init__(self, failures: Failures, driver: SimulatedDriver) -> None:
         self._failures = failures
         clocks = driver.process.clocks_of(DirectStore)
         files = SimpleNamespace(workers=lambda: nullcontext())
@@ -321,7 +321,7 @@ class SavingActions(SimulatedActions):
         driver: of the process.
     """
 
-    def __init__(self, failures: Failures, driver: Driver) -> None:
+    def __init__(self, failures: Failures, driver: SimulatedDriver) -> None:
         super().__init__(failures.world, failures.plan.work, driver.step)
         self._failures = failures
         self.jobs = ProcessJobs(failures, driver)

@@ -33,7 +33,7 @@ from trainmaster.spec.topics import APPROVAL_WANTED
 from trainmaster.testing.simulated_bench import SimulatedActions
 from trainmaster.testing.simulated_executor import SimulatedExecutor
 from trainmaster.testing.simulated_node import Ending, SimulatedNode
-from trainmaster.testing.simulated_plan import Fault, SchedulePlan
+from trainmaster.testing.simulated_plan import PlannedFault, SchedulePlan
 from trainmaster.testing.simulated_store import SimulatedStore
 from trainmaster.testing.simulated_verdict import check_end, check_run_state
 from trainmaster.testing.simulated_world import Killed, ViolationError, World
@@ -41,7 +41,7 @@ from trainmaster.testing.simulated_world import Killed, ViolationError, World
 _GATE: Final = Gate(Requirement(metric="accuracy", at_least=0.5, goal="max"), "accuracy")
 
 
-class Session:
+class SimulatedSession:
     """One control process: its steps are counted, so that it can be killed between any two.
 
     Attributes:
@@ -71,10 +71,10 @@ class Session:
             self._break_after -= 1
             if self._break_after <= 0:
                 self._break_after = None
-                self._simulation.strike(Fault.KILL_SUPERVISOR)
+                self._simulation.strike(PlannedFault.KILL_SUPERVISOR)
                 self._simulation.kills += 1  # an attempt given up unseen may leave its record
                 if self._simulation.world.chance(0.3):  # troubles come together
-                    self._simulation.strike(Fault.CANCEL)
+                    self._simulation.strike(PlannedFault.CANCEL)
         if self._kill_after is not None:
             self._kill_after -= 1
             if self._kill_after <= 0:
@@ -87,10 +87,10 @@ class Session:
                 self._simulation.rob(self, where)
 
 
-class SimulatedRecords:
+class SessionRecords:
     """The store as one control process sees it; see `Records`."""
 
-    def __init__(self, simulation: Simulation, session: Session) -> None:
+    def __init__(self, simulation: Simulation, session: SimulatedSession) -> None:
         self._simulation = simulation
         self._session = session
 
@@ -169,7 +169,7 @@ class Simulation:
         self.disk_is_full = False
         self.kills = 0
         self._sessions = 0
-        self._running: list[Session] = []
+        self._running: list[SimulatedSession] = []
         self._stopped = False
 
     def run(self) -> Counter[str]:
@@ -204,7 +204,7 @@ class Simulation:
     def _drive(self, mode: str, *, dead: bool) -> bool:
         """One control process from its start to its end; True if it was killed."""
         self._sessions += 1
-        session = Session(self, self._sessions)
+        session = SimulatedSession(self, self._sessions)
         now = self.world.now
         lease = self.database.acquire(f"control-{session.number}", now, dead=dead)
         if lease is None:
@@ -217,14 +217,14 @@ class Simulation:
             self.meter = self._new_meter()
             self.database.requeue(lease, now)
             if self.plan.faults and self.world.chance(0.2):  # the user thinks better of it
-                fault = self.world.rng.choice((Fault.CANCEL, Fault.INTERRUPT))
+                fault = self.world.rng.choice((PlannedFault.CANCEL, PlannedFault.INTERRUPT))
                 delay_s = self.world.rng.choice((0.0, 1.0)) * self.world.rng.random()
                 self.world.after(delay_s, lambda: self.strike(fault))
         bench = SimulatedActions(self.world, self.plan, session.step)
         executor = SimulatedExecutor(self.node, session.step, self.plan.slow)
         executor.open(self.plan.run, Capacity(self.plan.slots), {}, lease.token)
         controller = session.controller = Controller(
-            database=SimulatedRecords(self, session),
+            database=SessionRecords(self, session),
             lease=lease,
             run_state=self.database.run_state(),
             actions=bench,
@@ -288,7 +288,7 @@ class Simulation:
             if task.state is State.STAGING and gang is not None and gang.phase is Phase.RUNNING:
                 raise ViolationError(f"the controller has left {gang.request.attempt}, which runs unrecorded")
 
-    def _judge(self, session: Session, experiment: str, gate: Gate) -> GateResult:
+    def _judge(self, session: SimulatedSession, experiment: str, gate: Gate) -> GateResult:
         """What a gate says is the same until the user resumes: a killed driver changes nothing."""
         session.step("before a gate")
         for (name, number), row in self.database.tasks.items():
@@ -314,7 +314,7 @@ class Simulation:
                 self.database.record_saved(key, f"memory://{key[0]}/{key[1]}")
         return True
 
-    def rob(self, session: Session, where: str) -> None:
+    def rob(self, session: SimulatedSession, where: str) -> None:
         """A control process sleeps so long that another one takes over, and wakes up later."""
         self.world.note(f"control {session.number} sleeps {where}")
         token = self.database.run["lease_token"]
@@ -338,25 +338,25 @@ class Simulation:
 
         self.world.after(chance.choice((0.0, 1.0, 300.0)), answer)
 
-    def strike(self, fault: Fault) -> None:
+    def strike(self, fault: PlannedFault) -> None:
         """Let something befall the run."""
         self.world.note(f"fault: {fault}")
         over = self.database.run["state"] is State.DONE
         match fault:
-            case Fault.KILL_SUPERVISOR:
+            case PlannedFault.KILL_SUPERVISOR:
                 self.node.kill_supervisor()
-            case Fault.LOSE_NODE:
+            case PlannedFault.LOSE_NODE:
                 self.node.lose()
-            case Fault.PREEMPT:
+            case PlannedFault.PREEMPT:
                 self.node.preempt()
-            case Fault.FULL_DISK:
+            case PlannedFault.FULL_DISK:
                 self.disk_is_full = True
-            case Fault.CANCEL if not over:
+            case PlannedFault.CANCEL if not over:
                 self.database.want_stop(EndReason.CANCELLED)
-            case Fault.BUDGET if not over:
+            case PlannedFault.BUDGET if not over:
                 paid_until = self.world.now + self.meter.ending_s  # the cap is a few seconds away
                 self.meter.cap_usd, self.meter.bill = 3.0, lambda until: max(until - paid_until, 0.0)
-            case Fault.INTERRUPT if self._running:
+            case PlannedFault.INTERRUPT if self._running:
                 controller = self._running[-1].controller
                 if controller is not None:
                     controller.interrupt()
@@ -392,7 +392,7 @@ class Simulation:
 
 
 @dataclass(slots=True)
-class Report:
+class SimulationReport:
     """What many schedules gave: failures by seed, and how often what was reached."""
 
     schedules: int = 0
@@ -400,14 +400,14 @@ class Report:
     seen: Counter[str] = field(default_factory=Counter)
 
 
-def report_of(seeds: Iterable[int], run: Callable[[int], Iterable[str]]) -> Report:
+def report_of(seeds: Iterable[int], run: Callable[[int], Iterable[str]]) -> SimulationReport:
     """Run many schedules.
 
     Args:
         seeds: of them.
         run: runs one, and gives what it has reached.
     """
-    report = Report()
+    report = SimulationReport()
     for seed in seeds:
         report.schedules += 1
         try:
@@ -445,7 +445,7 @@ def _run(seed: int, *, verbose: bool = False) -> Counter[str]:
     return Simulation(seed, verbose=verbose).run()
 
 
-def simulate(seeds: Iterable[int]) -> Report:
+def simulate(seeds: Iterable[int]) -> SimulationReport:
     """Run many schedules.
 
     >>> simulate(range(20)).failures

@@ -26,7 +26,7 @@ Flow = tuple[str, int, str, int]
 
 
 @contextlib.contextmanager
-def listening(namespace: Path | None = None, addresses: Sequence[str] = ()) -> Iterator[Heard]:
+def listening(namespace: Path | None = None, addresses: Sequence[str] = ()) -> Iterator[CapturedTraffic]:
     """Listen on all interfaces inside ``with``.
 
     Args:
@@ -36,7 +36,7 @@ def listening(namespace: Path | None = None, addresses: Sequence[str] = ()) -> I
     wire = _wire(namespace)
     if addresses:
         _hear_only(wire, addresses)
-    heard = Heard(wire)
+    heard = CapturedTraffic(wire)
     thread = threading.Thread(target=heard.listen, daemon=True)
     thread.start()
     try:
@@ -46,7 +46,7 @@ def listening(namespace: Path | None = None, addresses: Sequence[str] = ()) -> I
         thread.join()
 
 
-class Heard:
+class CapturedTraffic:
     """What was heard.
 
     Attributes:

@@ -1,6 +1,6 @@
 """`SteppedLoop`: the real loop of a cluster, a turn at a time in simulated time.
 
-`ClusterLoop`, `Observed`, `NodeWatch`, `Actuator` and `decide_cluster` are the real ones; what they
+`ClusterLoop`, `ObservedCluster`, `NodeWatch`, `Actuator` and `decide_cluster` are the real ones; what they
 have threads do happens here at some later moment, one thing after the other.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trainmaster.cluster.decision import WaitLimits
     from trainmaster.cluster.record import ClusterRecord
     from trainmaster.providers.base import Provider
-    from trainmaster.testing.simulated_host import Process
+    from trainmaster.testing.simulated_host import SimulatedProcess
     from trainmaster.testing.simulated_provisioner import SimulatedProvisioner
 
 #: How long what the loop has others do takes at least and at most, seconds, by the first word of its name.
@@ -58,7 +58,7 @@ class SteppedThreads(Threads):
     def __init__(
         self,
         wake: threading.Event,
-        process: Process,
+        process: SimulatedProcess,
         step: Callable[[str], None],
         ended: Callable[[], None],
     ) -> None:
@@ -113,7 +113,7 @@ class SteppedLoop(ClusterLoop):
         write: Callable[[ClusterRecord], None],
         patience: WaitLimits,
         *,
-        process: Process,
+        process: SimulatedProcess,
         step: Callable[[str], None],
         pause_s: Callable[[], float],
         wake: Callable[[], None],

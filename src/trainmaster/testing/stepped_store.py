@@ -1,10 +1,10 @@
 """An object store in memory whose every operation is a step: processes on it halt, die and race as told.
 
 Each :class:`Actor` runs real code in a thread of its own, and stands still before each operation on a
-store until :meth:`Stage.step` lets it do that one. What it halts at may be refused, get through with its
-answer lost, or arrive at the store only later, when its sender is long dead::
+store until :meth:`SteppedStore.step` lets it do that one. What it halts at may be refused, get through with
+its answer lost, or arrive at the store only later, when its sender is long dead::
 
-    with Stage() as stage:
+    with SteppedStore() as stage:
         store = stage.store("v")               # for the test itself: no steps
         gc = stage.start("gc", lambda: collect_garbage(ObjectStore("memory://v")))
         stage.run(gc, until=lambda op: op.name == "delete")
@@ -73,7 +73,7 @@ class StageClock:
         return self.now_s + self.offsets_s.get(actor.name if actor else "", 0.0)
 
 
-class Killed(BaseException):
+class ActorKilled(BaseException):
     """Raised in an actor that was killed, at each operation that it tries."""
 
 
@@ -93,7 +93,7 @@ class Actor:
         self.result: Any = None
         self.error: BaseException | None = None
         self._changed = threading.Condition()
-        self._waiting: deque[tuple[Operation, list[_Turn]]] = deque()
+        self._waiting: deque[tuple[Operation, list[_Grant]]] = deque()
         self._is_killed = False
         self._thread = threading.Thread(target=self._run, args=(work,), daemon=True, name=f"actor-{name}")
         self._thread.start()
@@ -120,17 +120,17 @@ class Actor:
         with self._changed:
             self._is_killed = True
             for _, turns in self._waiting:
-                turns.append(_Turn(Killed(), None))
+                turns.append(_Grant(ActorKilled(), None))
             self._waiting.clear()
             self._changed.notify_all()
         self._thread.join(_PATIENCE_S)
 
     def arrive(self, operation: Operation, effect: Callable[[], Any]) -> Any:  # noqa: ANN401 - any operation's
         """Called before an operation of this actor: waits for its turn, then does it."""
-        turns: list[_Turn] = []
+        turns: list[_Grant] = []
         with self._changed:
             if self._is_killed:
-                raise Killed
+                raise ActorKilled
             self._waiting.append((operation, turns))
             self._changed.notify_all()
             self._changed.wait_for(lambda: turns)
@@ -144,7 +144,7 @@ class Actor:
             raise turn.after
         return result
 
-    def let(self, turn: _Turn) -> None:
+    def let(self, turn: _Grant) -> None:
         """Lets it do what it waits for."""
         with self._changed:
             _, turns = self._waiting.popleft()
@@ -164,13 +164,13 @@ class Actor:
                 self._changed.notify_all()
 
 
-class _Turn(NamedTuple):
+class _Grant(NamedTuple):
     before: BaseException | None = None
     after: BaseException | None = None
     late: list[tuple[Operation, Callable[[], Any]]] | None = None
 
 
-class Stage:
+class SteppedStore:
     """A store, its clock, and those that work on it.
 
     Attributes:
@@ -214,7 +214,7 @@ class Stage:
 
     def step(self, actor: Actor) -> None:
         """Lets an actor do one operation."""
-        actor.let(_Turn())
+        actor.let(_Grant())
 
     def fail(self, actor: Actor, *, is_done: bool = False, is_late: bool = False) -> None:
         """Lets one operation fail for the actor.
@@ -225,7 +225,9 @@ class Stage:
             is_late: it is done when :meth:`deliver` is called.
         """
         error = UnreachableStoreError("The store is away.", "Try again.", "memory://")
-        actor.let(_Turn(after=error) if is_done else _Turn(before=error, late=self.late if is_late else None))
+        actor.let(
+            _Grant(after=error) if is_done else _Grant(before=error, late=self.late if is_late else None)
+        )
 
     def deliver(self) -> None:
         """Lets everything that was late arrive."""
@@ -268,7 +270,7 @@ class _SteppedBackend(Backend):
 
     in_memory_bytes = 1 << 62
 
-    def __init__(self, stage: Stage, prefix: str) -> None:
+    def __init__(self, stage: SteppedStore, prefix: str) -> None:
         self._stage = stage
         self._prefix = prefix.rstrip("/")
         self._actor: Actor | None = getattr(_OUTSIDE, "actor", None)

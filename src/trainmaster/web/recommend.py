@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel
 
 from trainmaster.advisor.papers.measured_table import COLUMNS, MOST_BYTES, PUBLISHED, MeasuredTable
-from trainmaster.advisor.papers.recommend import RULES, Wish
+from trainmaster.advisor.papers.recommend import RULES, RecommendQuery
 from trainmaster.advisor.papers.recommend import recommend as recommended
 from trainmaster.api.rest.state import Reader, Runs
 from trainmaster.spec.errors import TrainmasterError
@@ -42,9 +42,9 @@ class RecommendForm(BaseModel):
     max_workers: str = ""
     table: str = ""
 
-    def wish(self) -> Wish:
+    def wish(self) -> RecommendQuery:
         """What is asked; a `ValueError` if one is no number."""
-        return Wish(
+        return RecommendQuery(
             float(self.batch),
             _amount(self.latency_ms),
             epochs=float(self.epochs),
@@ -87,7 +87,9 @@ def recommend_by_table(
     return _answered(request, asked, lambda wish: recommended(MeasuredTable.read(asked.table, name), wish))
 
 
-def _answered(request: Request, asked: RecommendForm, answer: Callable[[Wish], dict[str, Any]]) -> Response:
+def _answered(
+    request: Request, asked: RecommendForm, answer: Callable[[RecommendQuery], dict[str, Any]]
+) -> Response:
     found, trouble = None, ""
     try:
         found = answer(asked.wish())

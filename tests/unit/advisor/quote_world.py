@@ -7,7 +7,7 @@ from trainmaster.advisor.model.devices import Device
 from trainmaster.advisor.model.knowledge import Knowledge
 from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.advisor.quote.quoting import Subject
-from trainmaster.advisor.quote.supply import Market
+from trainmaster.advisor.quote.supply import Supply
 from trainmaster.providers import Catalogue, Offer
 from trainmaster.spec import Strategy
 from trainmaster.spec.hardware import Hardware
@@ -41,12 +41,12 @@ def offer(name, price, *, vcpus=8.0, gpu="V100", gpus=1.0, nic=10.0, spot=False,
 
 
 def market(*offers, **more):
-    return Market(Catalogue("test", tuple(offers)), **more)
+    return Supply(Catalogue("test", tuple(offers)), **more)
 
 
 def own_machine(slots=2):
     here = offer("here", 0.0, gpus=0.0, vcpus=float(slots), provider="local")
-    return Market(Catalogue("local", (here,)), own_machine=True, slots=slots)
+    return Supply(Catalogue("local", (here,)), own_machine=True, slots=slots)
 
 
 def step_s(workers, batch, compute=0.002, network=0.01):

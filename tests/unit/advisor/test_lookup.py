@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from trainmaster.advisor import papers
 from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.advisor.papers.measured_table import MeasuredTable, Row
-from trainmaster.advisor.papers.recommend import Wish, by_rule, recommend
+from trainmaster.advisor.papers.recommend import RecommendQuery, by_rule, recommend
 from trainmaster.cli.app import app
 from trainmaster.db import NewMeasurement
 from trainmaster.service import Home, Service
@@ -79,7 +79,7 @@ def test_a_cap_of_exactly_n_machines_allows_n(cents):
     for n in range(1, 65):
         rows = (Row(k, 64, 0, 100.0 - k) for k in range(1, 65))
         cap = float(f"{n * cents / 100:.2f}")
-        wish = Wish(64, 0, usd_per_hour=(cents / 100,), max_usd_per_hour=cap, rule="lookup")
+        wish = RecommendQuery(64, 0, usd_per_hour=(cents / 100,), max_usd_per_hour=cap, rule="lookup")
         assert recommend_only(MeasuredTable("t", tuple(rows)), wish) == n
 
 
@@ -122,19 +122,21 @@ def test_what_did_not_fit_is_never_recommended(tmp_path):
 
 def test_no_match_is_an_error_and_not_zero_workers(table):
     with pytest.raises(NotFoundError, match="batch 6400 at 20 ms"):
-        recommend(table, Wish(6000, 25, rule="lookup"))
+        recommend(table, RecommendQuery(6000, 25, rule="lookup"))
 
 
 def test_a_latency_that_a_probe_measured_is_the_one_that_is_meant():
     rows = (Row(2, 64, 20.08, 50.0), Row(4, 64, 19.9, 40.0), Row(4, 64, 60.2, 90.0), Row(2, 64, None, 1.0))
-    found, _ = by_rule(MeasuredTable("own", rows), Wish(64, 20, rule="lookup"))
+    found, _ = by_rule(MeasuredTable("own", rows), RecommendQuery(64, 20, rule="lookup"))
     assert [(each.workers, each.time_s) for each in found] == [(4, 40.0), (2, 50.0)]
     assert found[0].note == "measured at 19.9 ms"
 
 
 def test_ties_go_to_the_smaller_cluster():
     assert (
-        recommend_only(MeasuredTable("t", (Row(4, 8, 0, 5.0), Row(2, 8, 0, 5.0))), Wish(8, 0, rule="lookup"))
+        recommend_only(
+            MeasuredTable("t", (Row(4, 8, 0, 5.0), Row(2, 8, 0, 5.0))), RecommendQuery(8, 0, rule="lookup")
+        )
         == 2
     )
 

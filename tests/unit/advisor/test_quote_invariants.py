@@ -20,7 +20,7 @@ from trainmaster.advisor.quote.choosing import QuoteLimits, SampledCandidates, c
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.advisor.quote.quantiles import sure
 from trainmaster.advisor.quote.quoting import Subject, make_quote
-from trainmaster.advisor.quote.supply import Market
+from trainmaster.advisor.quote.supply import Supply
 from trainmaster.advisor.quote.timing import Timing
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec import Strategy
@@ -327,7 +327,7 @@ def test_a_catalogue_of_the_other_kind_says_so(wish, key):
 
 
 def test_wishes_that_nothing_meets_are_named_by_their_keys():
-    place: Market = market(V100)
+    place: Supply = market(V100)
     with pytest.raises(UsageError) as caught:
         make_quote([training(hardware=Hardware(gpus=1, memory_bytes=10**13))], place, QuoteLimits())
     assert "hardware.memory" in caught.value.hint

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from trainmaster.artifacts import CheckpointSeries, checkpoints
 from trainmaster.artifacts.owner import Owner
 from trainmaster.spec.errors import PublishError
-from trainmaster.testing.stepped_store import Stage
+from trainmaster.testing.stepped_store import SteppedStore
 
 pytestmark = pytest.mark.simulation
 
@@ -42,7 +42,7 @@ def driver(directory, attempt: int, keep: int):
     keep=st.integers(1, 2),
 )
 def test_there_is_always_something_to_restore(schedule, killed, keep, tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch, Stage() as stage:
+    with pytest.MonkeyPatch.context() as patch, SteppedStore() as stage:
         patch.setattr(checkpoints, "_THREADS", 1)  # so that schedules repeat
         root = tmp_path_factory.mktemp("drivers")
         (root / "first").mkdir()
@@ -71,7 +71,7 @@ def test_who_clears_up_and_sleeps_before_it_deletes_takes_nothing_that_was_publi
     steps, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(checkpoints, "_THREADS", 1)
-    with Stage() as stage:
+    with SteppedStore() as stage:
         series = CheckpointSeries(URI, OURS)
         (tmp_path / "step").write_text("1")
         series.publish({"": tmp_path}, attempt=1)

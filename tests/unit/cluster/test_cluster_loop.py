@@ -12,7 +12,7 @@ from cluster_bench import NOW, WORKER, Bench, assert_alive, let, record
 
 from trainmaster.cluster.actuator import Threads
 from trainmaster.cluster.cluster_loop import ClusterLoop, look_pause_s
-from trainmaster.cluster.observed import Observed
+from trainmaster.cluster.observed import ObservedCluster
 from trainmaster.cluster.record import ClusterRecord, ClusterState
 from trainmaster.cluster.renting.plan import Rental, RolePlan
 from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, NodeState, ProviderGoneError
@@ -387,7 +387,7 @@ def test_what_is_not_known_is_looked_at(bench: Bench) -> None:
 def test_what_is_in_the_way_of_giving_machines_back_is_told_once() -> None:
     """It is tried every few seconds, for as long as their provider is away."""
     told: list[str] = []
-    observed = Observed(told.append)
+    observed = ObservedCluster(told.append)
     away, full = ProviderError("nobody answers", "Is it up?"), ProviderError("its disk is full")
     for now, reason in enumerate((away, away, away, full, full)):
         observed.take("c", "release", reason, 1000.0 + 3 * now)

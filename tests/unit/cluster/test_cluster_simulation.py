@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from trainmaster.cluster.decide_cluster import decide_cluster
-from trainmaster.cluster.decision import Action, ActionKind, Refusal, Seen, Stage, WaitLimits
+from trainmaster.cluster.decision import Action, ActionKind, Observation, Refusal, Stage, WaitLimits
 from trainmaster.cluster.observed import Scaling
 from trainmaster.cluster.record import ClusterRecord, ClusterState, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
@@ -93,7 +93,7 @@ class Driver:
                 self.lost_since.setdefault(name, cloud.now)
             else:
                 self.lost_since.pop(name, None)
-        seen = Seen(
+        seen = Observation(
             nodes=None if cloud.dice.random() < 0.1 and not self.is_released else dict(cloud.machines),
             stages=dict(self.stages),
             lost_since=dict(self.lost_since),

@@ -14,7 +14,7 @@ from cluster_bench import Bench
 from trainmaster.advisor.market.memory_floor import Memory
 from trainmaster.cluster.cluster_executor import ClusterExecutor
 from trainmaster.cluster.decide_cluster import decide_cluster
-from trainmaster.cluster.decision import ActionKind, Seen, Stage, WaitLimits
+from trainmaster.cluster.decision import ActionKind, Observation, Stage, WaitLimits
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine, new_record
 from trainmaster.cluster.renting.growth import grown, growth
 from trainmaster.cluster.renting.offer_filter import AvailableOffers
@@ -111,13 +111,15 @@ def bigger() -> ClusterRecord:
     return replace(of, plan=grown(of.plan, [growth(of, [], gang(), "").after]))
 
 
-def decide(of: ClusterRecord, seen: Seen):
+def decide(of: ClusterRecord, seen: Observation):
     return decide_cluster(of, seen, NOW, wanted=True, ending=False, patience=WaitLimits(60.0, 600.0))
 
 
-def seen(of: ClusterRecord, **more: Any) -> Seen:
+def seen(of: ClusterRecord, **more: Any) -> Observation:
     nodes = {m.id: Node(m.id, "c", "worker", NodeState.READY, started_at=NOW) for m in of.rented}
-    return Seen(nodes=nodes, known=nodes, is_formed=True, stages=dict.fromkeys(nodes, Stage.JOINED), **more)
+    return Observation(
+        nodes=nodes, known=nodes, is_formed=True, stages=dict.fromkeys(nodes, Stage.JOINED), **more
+    )
 
 
 def test_smaller_ones_go_when_nothing_works_on_them_and_larger_ones_are_asked_for_at_once():

@@ -21,7 +21,7 @@ from trainmaster.control.loop.run_state import Task
 from trainmaster.control.task.job_context import TaskContext
 from trainmaster.control.task.layout import Home
 from trainmaster.executors.containers import engines
-from trainmaster.executors.containers.engines import Image
+from trainmaster.executors.containers.engines import ContainerImage
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.transport.base import Target
@@ -54,8 +54,8 @@ class Engine:
         self.fails = False
         self.saved: list[str] = []
 
-    def image(self, _: str) -> Image:
-        return Image("sha256:0123456789abcdef", {}, is_own=True)
+    def image(self, _: str) -> ContainerImage:
+        return ContainerImage("sha256:0123456789abcdef", {}, is_own=True)
 
     def save(self, name: str, path: str) -> None:
         self.saved.append(name)

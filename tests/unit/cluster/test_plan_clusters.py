@@ -16,7 +16,7 @@ from trainmaster.cluster.record import ClusterRecord, new_record
 from trainmaster.cluster.renting.offer_filter import AvailableOffers
 from trainmaster.cluster.renting.plan import capped, dearest_usd_per_hour, most_at_once, words
 from trainmaster.cluster.renting.plan_clusters import MOST_RENTALS, pinned, plan_clusters
-from trainmaster.cluster.renting.requirements import Needs, Pick
+from trainmaster.cluster.renting.requirements import Needs, QuotedChoice
 from trainmaster.control.task.gangs import node_labels, slots_of, workers_per_node
 from trainmaster.providers import Offer
 from trainmaster.providers.inventory import InventoryHost
@@ -319,16 +319,15 @@ def test_equal_needs_share_a_cluster_that_is_large_enough_for_each(recipe):
 
 def test_a_quote_decides_what_the_recipe_leaves_open(recipe):
     found = recipe({"a": {"distributed": {"workers": 2}}, "b": {"distributed": {"workers": 2}}})
-    picks = {"a": Pick("large", "r1", nodes=2), "b": Pick("small", "r1", nodes=2)}
+    picks = {"a": QuotedChoice("large", "r1", nodes=2), "b": QuotedChoice("small", "r1", nodes=2)}
     plans = plan_clusters(found, offered(), picks)
     assert [plan.roles[0].rentals[0].instance_type for plan in plans] == ["large", "small"]
     again = plan_clusters(found, offered(), dict.fromkeys(picks, picks["a"]))
     assert [(plan.experiments, plan.nodes) for plan in again] == [(("a", "b"), 2)]
     gang = {"strategy": "ps-async", "workers": 2, "hardware": {"ps": {"cpus": 1}}}
     servers = recipe({"a": {"framework": "tensorflow", "distributed": gang}})
-    plan = only(
-        plan_clusters(servers, offered(), {"a": Pick("small", "r1", nodes=2, server="large", servers=1)})
-    )
+    choice = QuotedChoice("small", "r1", nodes=2, server="large", servers=1)
+    plan = only(plan_clusters(servers, offered(), {"a": choice}))
     assert words(plan) == "2 x small + 1 x large (ps)"
     assert plan.roles[0].rentals[0].slots == 2  # the chief has room beside a worker, the server is elsewhere
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from test_decide_cluster import NOW, node, plan, step
 
-from trainmaster.cluster.decision import Refusal, Seen, WaitLimits
+from trainmaster.cluster.decision import Observation, Refusal, WaitLimits
 from trainmaster.cluster.record import ClusterRecord, ClusterState, new_record, resumed
 from trainmaster.providers.base import NodeState
 
@@ -20,8 +20,8 @@ def asked(record: ClusterRecord, now: float) -> ClusterRecord:
     return found.changed(replace(m, id=f"{m.token}-{m.seat}") for m in found.live)
 
 
-def queued(record: ClusterRecord) -> Seen:
-    return Seen(nodes={m.id: replace(QUEUED, id=m.id) for m in record.rented})
+def queued(record: ClusterRecord) -> Observation:
+    return Observation(nodes={m.id: replace(QUEUED, id=m.id) for m in record.rented})
 
 
 def test_a_run_that_was_resumed_waits_anew() -> None:
@@ -56,18 +56,18 @@ def test_what_waits_in_a_queue_for_long_sets_no_more_money_aside_than_what_was_j
     just_usd, waits = record.most_usd(NOW, NOW + 300), {}
     for name in ("i-0", "i-1"):
         waits[name] = replace(node(name, NodeState.STARTING), is_queued=True, started_at=0.0)
-    later = step(record, Seen(nodes=waits), NOW + 7200).record
+    later = step(record, Observation(nodes=waits), NOW + 7200).record
     assert later.most_usd(NOW + 7200, NOW + 7500) == pytest.approx(just_usd)
-    assert step(later, Seen(nodes=waits), NOW + 7210).record == later, "it is not written in each turn"
+    assert step(later, Observation(nodes=waits), NOW + 7210).record == later, "it is not written in each turn"
     assert later.asked_at == record.asked_at, "nor does it wait for less long"
-    unseen = step(record, Seen(), NOW + 7200).record
+    unseen = step(record, Observation(), NOW + 7200).record
     assert unseen.most_usd(NOW + 7200, NOW + 7500) > just_usd, "what nothing is heard of may be there"
 
 
 def test_a_place_with_a_queue_that_refuses_is_asked_again_soon() -> None:
     """Nodes of a Ray whose head was started anew come back one by one."""
     asked = replace(step(new_record("run", plan(), "home")).record, provider="ray")
-    record = step(asked, Seen(refusals={"worker-0": Refusal(("us-a", "us-b"), "no room")})).record
+    record = step(asked, Observation(refusals={"worker-0": Refusal(("us-a", "us-b"), "no room")})).record
     assert step(record).retry_at == pytest.approx(NOW + 60)
     assert step(record, now=NOW + 60).actions
 
@@ -76,14 +76,14 @@ def test_another_place_is_asked_where_the_recipe_names_one() -> None:
     """At once where nothing has machines; after a while where they wait in a queue, and only then."""
     limits = WaitLimits(60.0, 600.0, 3600.0, elsewhere_s=900.0)
     first = step(new_record("run", plan(), "home"))
-    refused = Seen(refusals={first.actions[0].token: Refusal(("us-a", "us-b"), "none")})
+    refused = Observation(refusals={first.actions[0].token: Refusal(("us-a", "us-b"), "none")})
     decision = step(first.record, refused, NOW, patience=limits)
     assert (bool(decision.elsewhere), decision.fatal) == (True, "")
     assert not step(first.record, refused, NOW, patience=LIMITS).elsewhere
 
     record = first.record.changed(replace(m, id=f"i-{n}") for n, m in enumerate(first.record.machines))
     waits = replace(node("i-0", NodeState.STARTING, reason="job 7: Priority"), is_queued=True, started_at=0.0)
-    seen = Seen(nodes={"i-0": waits, "i-1": waits})
+    seen = Observation(nodes={"i-0": waits, "i-1": waits})
     told = [step(record, seen, NOW + s, patience=limits).elsewhere for s in (1, 899, 900, 36000)]
     assert told == ["", "", "job 7: Priority", "job 7: Priority"]
     assert not step(record, replace(seen, is_formed=True), NOW + 900, patience=limits).elsewhere
@@ -93,7 +93,7 @@ def test_while_any_machine_is_there_no_other_place_is_asked_and_waiting_ends() -
     limits = WaitLimits(60.0, 600.0, 3600.0, elsewhere_s=900.0)
     first = step(new_record("run", plan(), "home"))
     record = first.record.changed(replace(m, id=f"i-{n}") for n, m in enumerate(first.record.machines))
-    one = Seen(nodes={"i-0": node("i-0"), "i-1": replace(QUEUED, id="i-1")})
+    one = Observation(nodes={"i-0": node("i-0"), "i-1": replace(QUEUED, id="i-1")})
     told = [step(record, one, NOW + s, patience=limits) for s in (900, 3599, 3600)]
     assert [each.elsewhere for each in told] == ["", "", ""]
     assert [bool(each.fatal) for each in told] == [False, False, True]
@@ -107,5 +107,5 @@ def test_waiting_ends_once_no_other_place_would_do(*, was_asked: bool) -> None:
     assert (bool(at_last.elsewhere), bool(at_last.fatal)) == (not was_asked, was_asked)
 
     first = step(new_record("run", plan(), "home"))
-    refused = Seen(refusals={first.actions[0].token: Refusal(("us-a", "us-b"), "none")})
+    refused = Observation(refusals={first.actions[0].token: Refusal(("us-a", "us-b"), "none")})
     assert step(first.record, refused, NOW, patience=limits).elsewhere, "also again, before waiting is over"

@@ -12,7 +12,7 @@ import pytest
 from trainmaster.cluster.cluster_connection import ClusterConnection
 from trainmaster.cluster.cluster_executor import ClusterExecutor
 from trainmaster.cluster.decide_cluster import decide_cluster
-from trainmaster.cluster.decision import Decision, Seen, WaitLimits
+from trainmaster.cluster.decision import Decision, Observation, WaitLimits
 from trainmaster.cluster.member_places import MemberPlaces
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine, elsewhere, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
@@ -225,7 +225,7 @@ def test_what_the_money_does_not_suffice_for_is_neither_asked_for_nor_written() 
         return "it may cost $1"
 
     decision = decide_cluster(
-        record, Seen(), 1.0, wanted=True, ending=False, patience=WaitLimits(), why_unpaid=why_unpaid
+        record, Observation(), 1.0, wanted=True, ending=False, patience=WaitLimits(), why_unpaid=why_unpaid
     )
     assert [len(each.live) for each in asked] == [2, 2, 1]
     assert (decision.record.state, decision.record.machines, decision.actions) == (record.state, (), [])
@@ -238,7 +238,7 @@ def test_what_the_money_does_not_suffice_for_is_neither_asked_for_nor_written() 
 def wanting(record: ClusterRecord, most: int, *, is_formed: bool = True) -> Decision:
     """What is decided where the money suffices for so many machines."""
     return decide_cluster(
-        record, Seen(is_formed=is_formed), 1.0, wanted=True, ending=False, patience=WaitLimits(),
+        record, Observation(is_formed=is_formed), 1.0, wanted=True, ending=False, patience=WaitLimits(),
         why_unpaid=lambda it: "too much" if len(it.live) > most else "",
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from cluster_bench import Bench, let
 from cluster_bench import record as recorded
 from test_decide_cluster import NOW, A, kinds, nodes, plan, rented, step
 
-from trainmaster.cluster.decision import ActionKind, Seen, Stage
+from trainmaster.cluster.decision import ActionKind, Observation, Stage
 from trainmaster.cluster.observed import Scaling
 from trainmaster.cluster.record import ClusterState, Machine, new_record
 from trainmaster.cluster.renting.plan import RolePlan
@@ -75,7 +75,7 @@ def test_each_role_has_the_machines_that_it_needs(name: str) -> None:
     stages = dict.fromkeys((m.id for m in machines), Stage.JOINED)
     scaling = Scaling(dict(zip(names, after, strict=True)))
     assert scaling.awaits(record, stages) == bool(asked)
-    seen = Seen(nodes=nodes(record), stages=stages, is_formed=True)
+    seen = Observation(nodes=nodes(record), stages=stages, is_formed=True)
     record = step(record, seen, scaling=scaling).record
     new = [m for m in record.live if not m.id]
     assert Counter(m.role for m in new) == asked
@@ -132,7 +132,7 @@ def test_a_cluster_that_needs_no_machine_has_none_and_is_formed_anew_when_it_doe
 def test_a_service_that_needs_fewer_machines_gives_one_back_when_nothing_works_there() -> None:
     record = rented(3)
     stages = dict.fromkeys(("i-0", "i-1", "i-2"), Stage.JOINED)
-    seen = Seen(nodes=nodes(record), stages=stages, is_formed=True)
+    seen = Observation(nodes=nodes(record), stages=stages, is_formed=True)
     record = step(record, seen).record
     assert step(record, seen, scaling=scaled(2)).record == record, "something works on all of them"
     spare = scaled(2, frozenset({"i-1"}))
@@ -162,5 +162,5 @@ def test_a_service_begins_with_as_many_machines_as_it_needs() -> None:
     decision = step(record, scaling=scaled(1))
     (machine,) = decision.record.machines
     record = decision.record.changed([replace(machine, id="i-0", started_at=NOW)])
-    formed = step(record, Seen(nodes=nodes(record), stages={"i-0": Stage.READY}), scaling=scaled(1))
+    formed = step(record, Observation(nodes=nodes(record), stages={"i-0": Stage.READY}), scaling=scaled(1))
     assert ActionKind.FORM in kinds(formed)

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 from test_decide_cluster import NOW, A, node, nodes, plan, rented, step
 
-from trainmaster.cluster.decision import ActionKind, Refusal, Seen, Stage
+from trainmaster.cluster.decision import ActionKind, Observation, Refusal, Stage
 from trainmaster.cluster.record import ClusterRecord, Machine, marked_slow, swapped
 from trainmaster.cluster.renting.plan import Rental, RolePlan
 from trainmaster.providers.base import NodeState
@@ -19,7 +19,7 @@ def test_a_slow_machine_works_until_another_one_has_taken_its_place() -> None:
     assert (slow.is_slow, slow.slow_at, slow.slow_why, slow.slowdown) == (True, NOW, "it is slow", 2.0)
     assert marked_slow(record, "i-1", "again", 3.0, NOW + 5) == record
     stages = {"i-0": Stage.JOINED, "i-1": Stage.JOINED}
-    seen = Seen(nodes=nodes(record), known=nodes(record), stages=stages, is_formed=True)
+    seen = Observation(nodes=nodes(record), known=nodes(record), stages=stages, is_formed=True)
     asked = step(record, seen)
     assert [a.kind for a in asked.actions] == [ActionKind.RENT]
     assert [m.seat for m in asked.record.live] == ["worker-0", "worker-1", "worker-1"]
@@ -27,7 +27,7 @@ def test_a_slow_machine_works_until_another_one_has_taken_its_place() -> None:
     there = step(asked.record, replace(seen, rented={"worker-1": ("i-2",)})).record
     assert there.successor(slow) == there.machine("i-2")
     known = nodes(there)
-    all_there = Seen(nodes=known, known=known, stages={**stages, "i-2": Stage.JOINED}, is_formed=True)
+    all_there = Observation(nodes=known, known=known, stages={**stages, "i-2": Stage.JOINED}, is_formed=True)
     still = step(there, all_there)
     assert not still.actions
     going = swapped(still.record, "i-1", keep=False)
@@ -51,7 +51,7 @@ def test_where_a_change_pays_no_more_the_new_machine_goes_and_the_slow_one_is_no
     assert marked_slow(record, "i-1", "again", 2.0, NOW + 99) == record
     stages = dict.fromkeys(("i-0", "i-1", "i-2"), Stage.JOINED)
     known = nodes(record)
-    seen = Seen(nodes=known, known=known, stages=stages, is_formed=True, vacant=frozenset({"i-2"}))
+    seen = Observation(nodes=known, known=known, stages=stages, is_formed=True, vacant=frozenset({"i-2"}))
     assert [m.id for m in step(record, seen).record.live] == ["i-0", "i-1"]
 
 
@@ -60,7 +60,7 @@ def test_a_slow_machine_that_is_lost_has_its_successor_already() -> None:
     new = Machine("worker-1", "worker", "worker-1", A, "i-2", started_at=NOW)
     record = replace(record, machines=(*record.machines, new))
     known = {**nodes(record), "i-1": node("i-1", NodeState.GONE)}
-    after = step(record, Seen(nodes=known, known=known, is_formed=True)).record
+    after = step(record, Observation(nodes=known, known=known, is_formed=True)).record
     assert [m.id for m in after.live] == ["i-0", "i-2"]
 
 
@@ -74,7 +74,7 @@ def test_a_slow_host_stays_where_no_other_one_is_free() -> None:
     hosts = replace(rented(rental=host), plan=plan(RolePlan("worker", 2, (host,))))
     record = marked_slow(hosts, "i-1", "it is slow", 2.0, NOW)
     stages = {"i-0": Stage.JOINED, "i-1": Stage.JOINED}
-    seen = Seen(nodes=nodes(record), known=nodes(record), stages=stages, is_formed=True)
+    seen = Observation(nodes=nodes(record), known=nodes(record), stages=stages, is_formed=True)
     asked = step(record, seen)
     (action,) = asked.actions
     assert action.kind is ActionKind.RENT
@@ -88,7 +88,7 @@ def test_a_slow_machine_stays_where_another_one_is_refused_for_good() -> None:
     """Nothing ends, and it is not asked for again."""
     record = marked_slow(rented(), "i-1", "it is slow", 2.0, NOW)
     stages = {"i-0": Stage.JOINED, "i-1": Stage.JOINED}
-    seen = Seen(nodes=nodes(record), known=nodes(record), stages=stages, is_formed=True)
+    seen = Observation(nodes=nodes(record), known=nodes(record), stages=stages, is_formed=True)
     asked = step(record, seen)
     (action,) = asked.actions
     refusal = Refusal(reason="no such node", is_final=True, is_capacity=False)

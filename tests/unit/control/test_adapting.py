@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from trainmaster.control.decide.adapting import (
     MOST_CHANGES,
     REST_S,
-    Moment,
+    ChangeTiming,
     SlowTask,
     moment,
     why_not_replace,
@@ -73,12 +73,12 @@ def test_what_is_gained_is_told():
 @pytest.mark.parametrize(
     ("more", "ready_s", "then"),
     [
-        ({"checkpoint_s": 2.0}, 0.0, Moment.GO),
-        ({"checkpoint_s": 20.0}, 0.0, Moment.WAIT),
-        ({"checkpoint_s": 20.0}, 121.0, Moment.GO),
-        ({"checkpoint_s": None}, 1e6, Moment.WAIT),
-        ({"left_s": 50.0, "checkpoint_s": 2.0}, 0.0, Moment.KEEP),
-        ({"step_s": 1.0, "checkpoint_s": 2.0}, 0.0, Moment.KEEP),
+        ({"checkpoint_s": 2.0}, 0.0, ChangeTiming.GO),
+        ({"checkpoint_s": 20.0}, 0.0, ChangeTiming.WAIT),
+        ({"checkpoint_s": 20.0}, 121.0, ChangeTiming.GO),
+        ({"checkpoint_s": None}, 1e6, ChangeTiming.WAIT),
+        ({"left_s": 50.0, "checkpoint_s": 2.0}, 0.0, ChangeTiming.KEEP),
+        ({"step_s": 1.0, "checkpoint_s": 2.0}, 0.0, ChangeTiming.KEEP),
     ],
 )
 def test_when_its_members_go_on_with_the_other_machine(more, ready_s, then):
@@ -127,7 +127,7 @@ def test_what_never_happens(slow):
 
 @given(slow_ones, _TIMES)
 def test_nothing_goes_on_without_a_checkpoint_or_near_the_end(slow, ready_s):
-    if moment(slow, ready_s) is Moment.GO:
+    if moment(slow, ready_s) is ChangeTiming.GO:
         assert slow.checkpoint_s is not None
         assert slow.left_s > slow.restart_s
         assert slow.usual_s < slow.step_s

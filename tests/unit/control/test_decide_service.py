@@ -13,7 +13,7 @@ from trainmaster.control.decide.service import (
     MOST_FAILURES,
     SLOW_START_S,
     Demand,
-    ReplicaSeen,
+    ObservedReplica,
     ServiceState,
     decide_service,
     wanted_count,
@@ -48,9 +48,9 @@ class World:
     def seen(self, number):
         body = self.bodies[number]
         if body.over is not None:
-            return ReplicaSeen(is_over=True, reason=body.over, message="so")
+            return ObservedReplica(is_over=True, reason=body.over, message="so")
         runs = body.starts_in <= 0
-        return ReplicaSeen(
+        return ObservedReplica(
             attempt=body.attempt, running_s=body.age if runs else None,
             is_healthy=body.healthy if runs else None, silent_s=body.silent, said=body.said,
             in_flight=body.in_flight, port=4000 + number if runs else None,

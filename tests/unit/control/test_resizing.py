@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.control.decide.adapting import MOST_CHANGES, REST_S, Moment
-from trainmaster.control.decide.resizing import Outlook, Sizing, best_size, moment_for
+from trainmaster.control.decide.adapting import MOST_CHANGES, REST_S, ChangeTiming
+from trainmaster.control.decide.resizing import SizeForecast, Sizing, best_size, moment_for
 
-NOW = Outlook(2, 0, 1.0, 1.0, usd_per_hour=2.0)
+NOW = SizeForecast(2, 0, 1.0, 1.0, usd_per_hour=2.0)
 #: Twice as many need half as long and a little more, and machines are there within two minutes.
-FOUR = Outlook(4, 0, 0.52, 0.56, machines=2, usd_per_hour=4.0)
-ONE = Outlook(1, 0, 1.9, 2.0, machines=-1, usd_per_hour=1.0)
+FOUR = SizeForecast(4, 0, 0.52, 0.56, machines=2, usd_per_hour=4.0)
+ONE = SizeForecast(1, 0, 1.9, 2.0, machines=-1, usd_per_hour=1.0)
 #: Where it waits for the network most of the time, half of the workers are as quick.
 ONE_AS_QUICK = replace(ONE, usual=1.0, sure=1.05)
-SERVERS = Outlook(2, 2, 0.6, 0.65, machines=1, usd_per_hour=3.0)
+SERVERS = SizeForecast(2, 2, 0.6, 0.65, machines=1, usd_per_hour=3.0)
 SIZING = Sizing(
     now=NOW,
     others=(ONE, FOUR),
@@ -37,7 +37,7 @@ FREE = {
 }
 HERE = {
     "now": replace(NOW, usd_per_hour=0.0),
-    "others": (Outlook(1, 0, 1.9, 2.0), Outlook(4, 0, 0.52, 0.56)),
+    "others": (SizeForecast(1, 0, 1.9, 2.0), SizeForecast(4, 0, 0.52, 0.56)),
 }
 
 
@@ -52,7 +52,8 @@ HERE = {
         # Late: then time counts, and the cheapest that is in time is taken.
         (CHEAP | {"due_s": 3000.0}, 4, "it is late: it is to go on with 4 workers"),
         (
-            CHEAP | {"due_s": 3000.0, "others": (FOUR, Outlook(8, 0, 0.3, 0.35, machines=6, usd_per_hour=8))},
+            CHEAP
+            | {"due_s": 3000.0, "others": (FOUR, SizeForecast(8, 0, 0.3, 0.35, machines=6, usd_per_hour=8))},
             4,
             "4 workers",
         ),
@@ -97,11 +98,11 @@ def test_what_is_gained_is_told():
 @pytest.mark.parametrize(
     ("more", "ready_s", "then"),
     [
-        ({"checkpoint_s": 2.0}, 0.0, Moment.GO),
-        ({"checkpoint_s": 20.0}, 0.0, Moment.WAIT),
-        ({"checkpoint_s": 20.0}, 121.0, Moment.GO),
-        ({"checkpoint_s": None}, 1e6, Moment.WAIT),
-        ({"checkpoint_s": 2.0, "left_s": 100.0}, 0.0, Moment.KEEP),
+        ({"checkpoint_s": 2.0}, 0.0, ChangeTiming.GO),
+        ({"checkpoint_s": 20.0}, 0.0, ChangeTiming.WAIT),
+        ({"checkpoint_s": 20.0}, 121.0, ChangeTiming.GO),
+        ({"checkpoint_s": None}, 1e6, ChangeTiming.WAIT),
+        ({"checkpoint_s": 2.0, "left_s": 100.0}, 0.0, ChangeTiming.KEEP),
     ],
 )
 def test_when_it_goes_on_with_that(more, ready_s, then):
@@ -111,7 +112,7 @@ def test_when_it_goes_on_with_that(more, ready_s, then):
 _RATIO = st.floats(0.05, 5.0)
 _S = st.floats(0.0, 1e6)
 sizes = st.builds(
-    lambda workers, servers, usual, more, machines, usd: Outlook(
+    lambda workers, servers, usual, more, machines, usd: SizeForecast(
         workers, servers, usual, usual * more, machines, usd
     ),
     st.integers(1, 64),

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.lab.instance_types import MEMORY_FLOOR_BYTES, TYPES, Scale, find_type
+from trainmaster.lab.instance_types import MEMORY_FLOOR_BYTES, TYPES, SizeScale, find_type
 from trainmaster.providers import load_catalogue
 from trainmaster.spec.errors import UsageError
 
 
 def test_one_factor_keeps_the_balance_of_computing_and_communicating() -> None:
-    scale = Scale.of_machine(0.125)
+    scale = SizeScale.of_machine(0.125)
     large, xlarge = (scale.limits(TYPES[name], cores=16) for name in ("m4.large", "m4.xlarge"))
     assert xlarge.cpu_cores / large.cpu_cores == 2
     assert large.cpu_cores == 2 * 0.125
@@ -17,7 +17,7 @@ def test_one_factor_keeps_the_balance_of_computing_and_communicating() -> None:
 
 
 def test_a_host_has_no_more_than_the_machine_and_no_less_than_it_needs() -> None:
-    scale = Scale.of_machine(0.125)
+    scale = SizeScale.of_machine(0.125)
     assert scale.limits(TYPES["m4.16xlarge"], cores=2).cpu_cores == 2
     assert scale.limits(TYPES["m4.16xlarge"], cores=2).cpus == 2
     nano = scale.limits(TYPES["t2.nano"], cores=2)
@@ -29,7 +29,7 @@ def test_a_host_has_no_more_than_the_machine_and_no_less_than_it_needs() -> None
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_factor_is_a_positive_number(value: float) -> None:
     with pytest.raises(UsageError, match="--cpu-scale"):
-        Scale.of_machine(cpu=value)
+        SizeScale.of_machine(cpu=value)
 
 
 def test_a_type_that_is_not_there_is_named_with_its_neighbour() -> None:

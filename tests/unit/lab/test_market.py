@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from trainmaster.lab.instance_types import TYPES
-from trainmaster.lab.market import ANY, Fault, Market, Refusal, Running, check_max_price
+from trainmaster.lab.market import ANY, ApiRefusal, InjectedFault, Market, Running, check_max_price
 from trainmaster.spec.errors import UsageError
 
 ZONES = ("a", "b")
@@ -22,7 +22,7 @@ def test_a_price_that_is_agreed_to_must_be_that_of_the_market() -> None:
     price = TYPES["m4.large"].spot_price_usd_per_hour
     check_max_price("m4.large", f"{price:.6f}")
     for wrong, code in ((f"{price / 2:.6f}", "SpotMaxPriceTooLow"), ("much", "InvalidParameterValue")):
-        with pytest.raises(Refusal) as refused:
+        with pytest.raises(ApiRefusal) as refused:
             check_max_price("m4.large", wrong)
         assert refused.value.code == code
 
@@ -38,7 +38,7 @@ def test_a_zone_that_is_full_sends_to_the_next_and_a_named_one_refuses() -> None
     assert full.choose("m4.large", None, 1, 3, False, there(1)) == ("b", 3)
     assert full.choose("m4.large", "a", 1, 3, False, there(1)) == ("a", 1)
     assert full.choose("c4.large", "a", 1, 3, False, there(2)) == ("a", 3)
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(ApiRefusal) as refused:
         full.choose("m4.large", "a", 1, 1, False, there(2))
     assert (refused.value.code, refused.value.status) == ("InsufficientInstanceCapacity", 500)
     full.limit("m4.large", "a", None)
@@ -52,7 +52,7 @@ def test_a_limit_of_all_zones_counts_all() -> None:
 
 
 def test_the_machine_itself_has_a_limit() -> None:
-    with pytest.raises(Refusal, match="sufficient"):
+    with pytest.raises(ApiRefusal, match="sufficient"):
         market(2).choose("m4.large", None, 1, 1, False, there(2))
 
 
@@ -60,22 +60,22 @@ def test_quotas_count_vcpus_of_their_kind() -> None:
     limited = market()
     limited.set_quota("on-demand", 4)
     assert limited.choose("m4.large", None, 1, 9, False, there(1) + there(5, spot=True))[1] == 1
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(ApiRefusal) as refused:
         limited.choose("m4.xlarge", None, 1, 1, False, there(1))
     assert refused.value.code == "VcpuLimitExceeded"
     limited.set_quota("spot", 0)
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(ApiRefusal) as refused:
         limited.choose("m4.large", None, 1, 1, True, [])
     assert refused.value.code == "MaxSpotInstanceCountExceeded"
 
 
 def test_faults_hit_their_action_as_often_as_asked() -> None:
     faulty = market()
-    faulty.add_fault(Fault("RunInstances", "X", count=2))
+    faulty.add_fault(InjectedFault("RunInstances", "X", count=2))
     assert faulty.next_fault("DescribeInstances") is None
     hits = [faulty.next_fault("RunInstances") for _ in range(3)]
     assert [hit is not None for hit in hits] == [True, True, False]
-    faulty.add_fault(Fault(ANY, "Y", count=None))
+    faulty.add_fault(InjectedFault(ANY, "Y", count=None))
     assert all(faulty.next_fault("Whatever") for _ in range(5))
     faulty.clear_faults()
     assert faulty.next_fault("Whatever") is None

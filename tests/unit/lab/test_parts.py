@@ -15,7 +15,7 @@ from trainmaster.lab.addresses import SPACE, PublicAddresses, free_block, mac_of
 from trainmaster.lab.errors import LabError
 from trainmaster.lab.firewall import Permission, filter_table, permissions
 from trainmaster.lab.host_keys import SshKey
-from trainmaster.lab.image import Image
+from trainmaster.lab.image import HostImage
 from trainmaster.lab.nfqueue import ACCEPT, packets, verdict
 from trainmaster.lab.runtime import Runtime
 from trainmaster.lab.settings import KEY_NAME
@@ -91,11 +91,14 @@ def test_known_hosts_has_both_addresses() -> None:
 
 
 def test_another_recipe_is_another_image() -> None:
-    one = Image("bookworm", "http://mirror")
-    assert one.key == Image("bookworm", "http://mirror").key
+    one = HostImage("bookworm", "http://mirror")
+    assert one.key == HostImage("bookworm", "http://mirror").key
     assert one.key.startswith("bookworm-")
-    assert len({one.key, Image("trixie", "http://mirror").key, Image("bookworm", "http://other").key}) == 3
-    assert Image.of_machine(more_packages=("vim",)).key != Image.of_machine().key
+    assert (
+        len({one.key, HostImage("trixie", "http://mirror").key, HostImage("bookworm", "http://other").key})
+        == 3
+    )
+    assert HostImage.of_machine(more_packages=("vim",)).key != HostImage.of_machine().key
 
 
 def test_why_there_is_no_lab(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from trainmaster.objects.obstore_errors import store_error
 from trainmaster.objects.plugins import split_url
 from trainmaster.spec.errors import PublishError, UsageError
 from trainmaster.testing.object_store_contract import ObjectStoreContract
-from trainmaster.testing.stepped_store import Stage
+from trainmaster.testing.stepped_store import SteppedStore
 
 
 class TestDirectory(ObjectStoreContract):
@@ -61,7 +61,7 @@ class TestStage(ObjectStoreContract):
 
     @pytest.fixture
     def store(self):
-        with Stage() as stage:
+        with SteppedStore() as stage:
             yield stage.store("s/some where")
 
 

@@ -8,7 +8,7 @@ from datetime import date
 import pytest
 
 from trainmaster.advisor.market.workload import Workload
-from trainmaster.advisor.quote.supply import Market, offers_for
+from trainmaster.advisor.quote.supply import Supply, offers_for
 from trainmaster.cluster.renting.offer_filter import AvailableOffers
 from trainmaster.cluster.renting.plan_clusters import plan_clusters
 from trainmaster.providers import Catalogue, Offer
@@ -89,7 +89,7 @@ def test_quote_and_rental_count_the_same(recipe, hardware: str) -> None:
     (plan,) = plan_clusters(made, AvailableOffers("aws", there, extras=USUAL_EXTRAS))
     rental = plan.roles[0].rentals[0]
     workload = Workload.of(made.experiments["main"], 0)
-    (quoted, *_) = offers_for(workload, Market(Catalogue("list", there), extras=USUAL_EXTRAS))
+    (quoted, *_) = offers_for(workload, Supply(Catalogue("list", there), extras=USUAL_EXTRAS))
     assert rental.usd_per_hour == pytest.approx(quoted.price_usd_per_hour)
     assert rental.extras_usd_per_hour > 0
 

@@ -9,7 +9,7 @@ from test_openstack_answers import CATALOG, PASSWORD
 
 from trainmaster.providers.base import NoCapacityError, NodeRequest, NodeState, ProviderPlace
 from trainmaster.providers.cluster_ledger import AskedMachines, KnownCluster, KnownMachine
-from trainmaster.providers.ledger_provider import SeenMachine
+from trainmaster.providers.ledger_provider import ListedMachine
 from trainmaster.providers.openstack.answers import CLUSTER, HOME, TOKEN, UNTIL
 from trainmaster.providers.openstack.login import login_of
 from trainmaster.providers.openstack.project import base_name
@@ -91,7 +91,7 @@ def test_a_server_that_drives_reaches_the_others_inside_and_deletes_itself_last(
     provider = reaper(nova, **({DRIVES_VARIABLE: drives} if drives else {}))
     known = KnownMachine(started_at=1.0, address="192.0.2.7", private_address="10.0.0.7")
     asked = AskedMachines.of(NodeRequest("worker", 1, "m", token="t"))
-    node = provider._node(KnownCluster("c"), asked, "b", known, SeenMachine(NodeState.READY))
+    node = provider._node(KnownCluster("c"), asked, "b", known, ListedMachine(NodeState.READY))
     assert node.address == address
     provider._end(KnownCluster("c"))
     assert [each for each in nova.told if "/servers/" in each][-1].endswith(f"/{last}")

@@ -2,12 +2,12 @@ import pytest
 
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
-from trainmaster.testing.stepped_store import Killed, Operation, Stage
+from trainmaster.testing.stepped_store import ActorKilled, Operation, SteppedStore
 
 
 @pytest.fixture
 def stage():
-    with Stage() as stage:
+    with SteppedStore() as stage:
         yield stage
 
 
@@ -51,7 +51,7 @@ def test_a_kill_leaves_no_trace(stage):
     stage.step(actor)
     actor.kill()
     assert actor.is_over
-    assert isinstance(actor.error, Killed)
+    assert isinstance(actor.error, ActorKilled)
     assert [info.key for info in stage.store("v").list()] == ["mark"]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from trainmaster.executors.ray.tls import CertificateAuthority, variables
-from trainmaster.transport.ray.programs.ray_connection import StrangerError, knock
+from trainmaster.transport.ray.programs.ray_connection import LoginNeededError, knock
 
 
 @contextlib.contextmanager
@@ -47,7 +47,7 @@ def test_a_ray_is_known_by_its_first_word(monkeypatch: pytest.MonkeyPatch, tmp_p
         knock(address)  # a tunnel whose head is away: it is asked again
     with (
         server(lambda client: client.sendall(b"\x15\3\1\0\2\2\x28")) as address,
-        pytest.raises(StrangerError, match="it has TLS, and RAY_USE_TLS is not set here"),
+        pytest.raises(LoginNeededError, match="it has TLS, and RAY_USE_TLS is not set here"),
     ):
         knock(address)
     authority, other = CertificateAuthority.make(), CertificateAuthority.make()
@@ -68,9 +68,9 @@ def test_a_ray_is_known_by_its_first_word(monkeypatch: pytest.MonkeyPatch, tmp_p
         monkeypatch.setenv(name, value)
     with server(safe) as address:
         knock(address)
-    with server(plain) as address, pytest.raises(StrangerError, match="not with the certificates"):
+    with server(plain) as address, pytest.raises(LoginNeededError, match="not with the certificates"):
         knock(address)
     monkeypatch.setenv("RAY_TLS_CA_CERT", variables(str(tmp_path / "others"))["RAY_TLS_CA_CERT"])
-    with server(safe) as address, pytest.raises(StrangerError, match="not with the certificates"):
+    with server(safe) as address, pytest.raises(LoginNeededError, match="not with the certificates"):
         knock(address)
     assert [each.startswith(b"PRI * HTTP/2.0") for each in heard] == [True, True, False]

@@ -14,7 +14,7 @@ from trainmaster.spec.hardware import Hardware
 from trainmaster.spec.log_normal import LogNormal
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.model.measurement import SeenCurve
+    from trainmaster.advisor.model.measurement import ObservedCurve
     from trainmaster.advisor.model.target_steps import TargetBelief
     from trainmaster.spec.until import Until
 
@@ -146,7 +146,7 @@ class Workload:
             until=experiment.ends_at,
         )
 
-    def aimed(self, curves: Sequence[SeenCurve]) -> Workload:
+    def aimed(self, curves: Sequence[ObservedCurve]) -> Workload:
         """The same with when its target is reached, by what was seen of its metric."""
         if self.until is None or not curves or not self.has_length:
             return self

@@ -14,7 +14,7 @@ from trainmaster.advisor.market.load import mean_doubt
 from trainmaster.advisor.model.device_transfer import TRANSFER_SPREAD, transferred_points
 from trainmaster.advisor.model.devices import Device, speed_ratio
 from trainmaster.advisor.model.experience import Experience
-from trainmaster.advisor.model.measurement import HELD, Measurement, Point, SeenCurve
+from trainmaster.advisor.model.measurement import HELD, Measurement, ObservedCurve, Point
 from trainmaster.advisor.model.physics import own_time
 from trainmaster.advisor.model.shapes import Columns, Floats, Shapes
 from trainmaster.advisor.model.steptime import StepTimeModel
@@ -89,7 +89,7 @@ class Knowledge:
     fingerprint: str = ""
     measurements: tuple[Measurement, ...] = ()
     startups: Mapping[str, float] = field(default_factory=dict)
-    curves: tuple[SeenCurve, ...] = ()
+    curves: tuple[ObservedCurve, ...] = ()
     computes: float = 1.0
     others: tuple[Knowledge, ...] = ()
 
@@ -316,7 +316,7 @@ def _computes(
     return float(np.median(shares)) if shares else 1.0
 
 
-def curves_of(same: Sequence[Measurement], similar: Sequence[Measurement]) -> tuple[SeenCurve, ...]:
+def curves_of(same: Sequence[Measurement], similar: Sequence[Measurement]) -> tuple[ObservedCurve, ...]:
     """Curves of the very job; of other versions of it where it has none, which are marked so."""
     found = tuple(each.curve for each in same if each.curve is not None)
     return found or tuple(replace(each.curve, is_kin=True) for each in similar if each.curve is not None)

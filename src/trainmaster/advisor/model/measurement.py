@@ -150,7 +150,7 @@ class TimeShares:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenCurve:
+class ObservedCurve:
     """A metric of one attempt, by step.
 
     Attributes:
@@ -231,7 +231,7 @@ class Measurement(JsonObject):
     epochs_done: float | None = None
     code_lines: tuple[int, ...] | None = None
     numbers: Mapping[str, float] | None = None
-    curve: SeenCurve | None = None
+    curve: ObservedCurve | None = None
     held: float | None = None
     wanted: float | None = None
     load: float | None = None
@@ -337,7 +337,7 @@ class Measurement(JsonObject):
         lines, curve = values.get("code_lines"), values.get("curve")
         if curve is not None:
             points = tuple((float(step), float(value)) for step, value in curve["points"])
-            curve = SeenCurve(**{**curve, "points": points})
+            curve = ObservedCurve(**{**curve, "points": points})
         found = cls(
             **{
                 **values,

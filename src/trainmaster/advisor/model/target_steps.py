@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from trainmaster.advisor.model.learning_curve import FAR, forecast_curve
-from trainmaster.advisor.model.measurement import SeenCurve
+from trainmaster.advisor.model.measurement import ObservedCurve
 from trainmaster.advisor.model.posterior import DRAWS
 from trainmaster.advisor.model.shapes import Floats
 from trainmaster.dataclass import dataclass
@@ -117,7 +117,7 @@ class TargetBelief:
 
 
 def target_belief(
-    curves: Sequence[SeenCurve],
+    curves: Sequence[ObservedCurve],
     metric: str,
     aim: float,
     *,
@@ -173,7 +173,7 @@ class _CurveSteps:
     draws: Floats | None = None
 
     @classmethod
-    def reached(cls, curve: SeenCurve, aim: float, *, more_is_better: bool) -> _CurveSteps | None:
+    def reached(cls, curve: ObservedCurve, aim: float, *, more_is_better: bool) -> _CurveSteps | None:
         """Of one that came to it: the step, between two reports."""
         before = 0.0
         for step, value in curve.points:
@@ -185,7 +185,7 @@ class _CurveSteps:
 
     @classmethod
     def foretold(
-        cls, curve: SeenCurve, aim: float, *, more_is_better: bool, most: float | None
+        cls, curve: ObservedCurve, aim: float, *, more_is_better: bool, most: float | None
     ) -> _CurveSteps | None:
         """Of one that ended before."""
         steps, values = zip(*curve.points, strict=True)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.advisor.papers.measured_table import MeasuredTable, Row
-from trainmaster.advisor.papers.recommend import Wish, by_rule
+from trainmaster.advisor.papers.recommend import RecommendQuery, by_rule
 from trainmaster.advisor.quote.interval import Interval
 from trainmaster.advisor.quote.quote import ClusterShape, ExperimentQuote, Rented
 from trainmaster.dataclass import dataclass
@@ -67,7 +67,7 @@ def looked_up(
     offer = points[0][1]  # the newest measurement's
     batch = _batch(workload, [point for point, _, _ in points])
     rows = [_row(workload, point, batch, offer) for point, of, _ in points if of == offer]
-    wish = Wish(
+    wish = RecommendQuery(
         batch,
         workload.latency_ms,
         alpha=limits.time_weight,

@@ -38,7 +38,7 @@ MOST_WORKERS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RecommendQuery:
     """What is asked.
 
     Attributes:
@@ -129,7 +129,7 @@ class SizeCandidate:
     note: str = ""
 
 
-def recommend(table: MeasuredTable, wish: Wish) -> dict[str, Any]:
+def recommend(table: MeasuredTable, wish: RecommendQuery) -> dict[str, Any]:
     """What a rule says, all numbers of workers that may be had, and what the other rules say, as JSON has it.
 
     Args:
@@ -173,7 +173,7 @@ def recommend(table: MeasuredTable, wish: Wish) -> dict[str, Any]:
     }
 
 
-def by_rule(table: MeasuredTable, wish: Wish) -> tuple[list[SizeCandidate], tuple[str, ...]]:
+def by_rule(table: MeasuredTable, wish: RecommendQuery) -> tuple[list[SizeCandidate], tuple[str, ...]]:
     """What `recommend` says, without what the others do; for a rule that looks up, without the model.
 
     Raises:
@@ -239,7 +239,7 @@ def by_rule(table: MeasuredTable, wish: Wish) -> tuple[list[SizeCandidate], tupl
     return kept, notes
 
 
-def _keeps(candidate: SizeCandidate, usd_per_hour: Decimal | None, wish: Wish) -> bool:
+def _keeps(candidate: SizeCandidate, usd_per_hour: Decimal | None, wish: RecommendQuery) -> bool:
     """Whether it is below the caps; dollars of a time are compared with a tolerance, prices exactly."""
     if wish.max_workers is not None and candidate.workers > wish.max_workers:
         return False
@@ -250,7 +250,7 @@ def _keeps(candidate: SizeCandidate, usd_per_hour: Decimal | None, wish: Wish) -
     return wish.max_usd is None or candidate.usd <= wish.max_usd * (1 + 1e-9)
 
 
-def _too_dear(candidates: Sequence[SizeCandidate], wish: Wish) -> UsageError:
+def _too_dear(candidates: Sequence[SizeCandidate], wish: RecommendQuery) -> UsageError:
     allowed = [each for each in candidates if each.workers <= (wish.max_workers or math.inf)]
     if not allowed:
         fewest = min(each.workers for each in candidates)
@@ -286,7 +286,7 @@ def _too_large(table: MeasuredTable, batch: float, left_out: Sequence[int]) -> l
     ]
 
 
-def table_price(table: MeasuredTable, workers: int, wish: Wish) -> Decimal | None:
+def table_price(table: MeasuredTable, workers: int, wish: RecommendQuery) -> Decimal | None:
     """US dollars per hour of so many machines: as the table has it, else as it was told, else None."""
     for row in table.rows:
         if row.workers == workers and row.usd_per_hour is not None:
@@ -306,7 +306,7 @@ class _EpochTime:
     note: str
 
 
-def _latency(table: MeasuredTable, wish: Wish) -> tuple[float | None, tuple[str, ...]]:
+def _latency(table: MeasuredTable, wish: RecommendQuery) -> tuple[float | None, tuple[str, ...]]:
     """That of the wish, or of the table; None if unknown."""
     if wish.latency_ms is not None:
         return wish.latency_ms, ()
@@ -321,7 +321,7 @@ def _same(one_ms: float, other_ms: float) -> bool:
     return abs(one_ms - other_ms) <= max(_CLOSE_MS, _CLOSE * max(one_ms, other_ms))
 
 
-def _looked_up(table: MeasuredTable, wish: Wish, latency_ms: float | None) -> dict[int, _EpochTime]:
+def _looked_up(table: MeasuredTable, wish: RecommendQuery, latency_ms: float | None) -> dict[int, _EpochTime]:
     """Medians of the rows of the batch and the latency, by number of workers."""
     by_size: dict[int, list[Row]] = {}
     for row in table.measured:
@@ -346,7 +346,7 @@ def _looked_up(table: MeasuredTable, wish: Wish, latency_ms: float | None) -> di
     return found
 
 
-def _known(rows: Sequence[Row], wish: Wish, note: str) -> _EpochTime:
+def _known(rows: Sequence[Row], wish: RecommendQuery, note: str) -> _EpochTime:
     """The median: of the seconds as they are written for ``lookup``, else of the same number of steps."""
     written = median(row.time_s or 0.0 for row in rows)
     if wish.rule == "lookup":
@@ -372,7 +372,7 @@ class _Time:
 
 
 def _predicted(
-    table: MeasuredTable, wish: Wish, latency_ms: float | None, sizes: Sequence[int]
+    table: MeasuredTable, wish: RecommendQuery, latency_ms: float | None, sizes: Sequence[int]
 ) -> dict[int, _Time]:
     points = tuple(row.point for row in table.measured if row.point is not None)
     like = points[0]  # a job has one way of training together

@@ -26,7 +26,7 @@ from trainmaster.advisor.quote.quantiles import interval, sure
 from trainmaster.advisor.quote.quote import Alternative, ClusterShape, ExperimentQuote, Quote, Rented
 from trainmaster.advisor.quote.quoted_target import QuotedTarget
 from trainmaster.advisor.quote.supply import (
-    Market,
+    Supply,
     headroom,
     in_one_region,
     left_aside,
@@ -71,7 +71,7 @@ class Subject:
     fingerprint: str = ""
 
 
-def make_quote(subjects: Sequence[Subject], market: Market, limits: QuoteLimits, seed: int = 0) -> Quote:
+def make_quote(subjects: Sequence[Subject], market: Supply, limits: QuoteLimits, seed: int = 0) -> Quote:
     """Quote all experiments of a run.
 
     Args:
@@ -109,7 +109,7 @@ class _Asked:
     slots: Floats
 
     @classmethod
-    def of(cls, subject: Subject, market: Market, limits: QuoteLimits, seed: int) -> _Asked:
+    def of(cls, subject: Subject, market: Supply, limits: QuoteLimits, seed: int) -> _Asked:
         workload = subject.workload
         wished = offers_for(workload, market)
         per_node = per_node_of(workload, wished, market)
@@ -266,7 +266,7 @@ def _not_learnt(known: Knowledge) -> tuple[str, ...]:
     return (f"{many} not learnt: no cluster behaves like that next to the others",)
 
 
-def _single(asked: _Asked, limits: QuoteLimits, market: Market) -> Quote:
+def _single(asked: _Asked, limits: QuoteLimits, market: Supply) -> Quote:
     choice = choose(asked.candidates, asked.drawing, limits)
     if choice.best is None:
         raise _infeasible(asked, choice, limits)
@@ -274,7 +274,7 @@ def _single(asked: _Asked, limits: QuoteLimits, market: Market) -> Quote:
     return _whole({quote.name: quote}, quote.time_s, quote.cost_usd, quote.end_usd, market)
 
 
-def _several(asked: Sequence[_Asked], limits: QuoteLimits, market: Market) -> Quote:
+def _several(asked: Sequence[_Asked], limits: QuoteLimits, market: Supply) -> Quote:
     alone = replace(limits, deadline_s=math.inf, budget_usd=math.inf)
     drawn, options, start = {}, {}, {}
     considered = {}
@@ -320,7 +320,7 @@ def _whole(
     time_s: Interval | None,
     cost: Interval | None,
     end_usd: float,
-    market: Market,
+    market: Supply,
 ) -> Quote:
     catalogue = market.catalogue
     notes = tuple(catalogue.warnings)

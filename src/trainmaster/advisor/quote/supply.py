@@ -86,7 +86,7 @@ _KEYS: Final = {"instances": "instance", "memory_bytes": "memory"}
 
 
 @dataclass(frozen=True)
-class Market:
+class Supply:
     """What can be had.
 
     Attributes:
@@ -131,7 +131,7 @@ class Market:
         return offers if self.shares is None else offers.with_offers(map(self.shares.of, offers))
 
 
-def offers_for(workload: Workload, market: Market) -> Catalogue:
+def offers_for(workload: Workload, market: Supply) -> Catalogue:
     """What the recipe's ``hardware`` leaves of the catalogue; on demand unless it says spot.
 
     Machines with other processors than the job was measured on are only taken if they are asked for by
@@ -157,7 +157,7 @@ def offers_for(workload: Workload, market: Market) -> Catalogue:
     )
 
 
-def left_aside(workload: Workload, market: Market) -> tuple[str, ...]:
+def left_aside(workload: Workload, market: Supply) -> tuple[str, ...]:
     """What of the recipe's ``hardware`` is not looked at, and which offers were not, as notes."""
     if market.is_there:
         return ()
@@ -186,7 +186,7 @@ def _alike(workload: Workload, found: Catalogue, arch: str) -> Catalogue:
     return found.with_offers(offer for offer in found if offer.arch in ("", arch))
 
 
-def _nothing_because(workload: Workload, market: Market) -> str:
+def _nothing_because(workload: Workload, market: Supply) -> str:
     blamed = _wishes(workload).blamed(market.catalogue)
     if blamed == ("spot",):
         kind = "on demand" if workload.hardware.spot else "spot machines"
@@ -196,7 +196,7 @@ def _nothing_because(workload: Workload, market: Market) -> str:
     return f"Change {keys}; `trainmaster offers` shows what there is." if keys else "Its file has no offers."
 
 
-def servers_for(workload: Workload, market: Market) -> Catalogue:
+def servers_for(workload: Workload, market: Supply) -> Catalogue:
     """What may be a parameter server.
 
     Raises:
@@ -220,7 +220,7 @@ def servers_for(workload: Workload, market: Market) -> Catalogue:
     return found.with_offers(market.extras.added_to(offer, disk_bytes) for offer in found)
 
 
-def per_node_of(workload: Workload, offers: Catalogue, market: Market) -> Floats:
+def per_node_of(workload: Workload, offers: Catalogue, market: Supply) -> Floats:
     """Workers (of gangs) or tasks (of single processes) that each offer takes on one node."""
     columns = offers.columns()
     if market.own_machine:

@@ -37,7 +37,7 @@ from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
     from trainmaster.api.protocol import Stream
-    from trainmaster.service import OfferFilter, ProfileProgress, Quote, Wish
+    from trainmaster.service import OfferFilter, ProfileProgress, Quote, RecommendQuery
     from trainmaster.service.driving.run_news import RunNews
     from trainmaster.service.models.unpublished_models import SavedModel
     from trainmaster.service.offer_list import OfferList
@@ -420,7 +420,7 @@ class RemoteClient:
 
     # --- quotes and machines -------------------------------------------------------------------------
 
-    def recommend(self, wish: Wish, profile: str) -> dict[str, Any]:
+    def recommend(self, wish: RecommendQuery, profile: str) -> dict[str, Any]:
         return self._to.get("/recommend", **asdict(wish), profile=profile)
 
     def cost(self, by: str = "month", since: str = "", where: str = "") -> dict[str, Any]:

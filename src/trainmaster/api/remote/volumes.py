@@ -153,7 +153,7 @@ class RemoteVolume:
         if is_occupied(target):
             raise occupied(target)
         found: dict[str, Entry] = {}
-        parts: list[_Part] = []
+        parts: list[_Batch] = []
         for path in only or ("",):
             new = list(self.entries(path, recursive=True))
             # What another path has brought already comes once more, and is not written.
@@ -174,7 +174,7 @@ class RemoteVolume:
                 raise occupied(target)
 
     def _fill(
-        self, root: Path, found: Collection[Entry], parts: Sequence[_Part], jobs: int, progress: GetProgress
+        self, root: Path, found: Collection[Entry], parts: Sequence[_Batch], jobs: int, progress: GetProgress
     ) -> None:
         """Files first, links last: nothing is written through one."""
         for entry in found:
@@ -195,7 +195,7 @@ class RemoteVolume:
             if entry.kind == "directory":
                 (root / entry.path).chmod(entry.mode & 0o777 | 0o700)
 
-    def _write(self, part: _Part, root: Path, progress: GetProgress) -> None:
+    def _write(self, part: _Batch, root: Path, progress: GetProgress) -> None:
         pieces = _Pieces(self._bytes_of(part)) if part.end > part.begin else _Pieces(iter(()))
         for entry, is_wanted in part.files:
             digests, left = _Digests(self._parts.get(entry.path, ())), entry.size_bytes
@@ -215,12 +215,12 @@ class RemoteVolume:
                     os.fchmod(file.fileno(), entry.mode & 0o777 | 0o600)
                     os.utime(file.fileno(), ns=(entry.mtime_ns, entry.mtime_ns))
 
-    def _bytes_of(self, part: _Part) -> Iterator[bytes]:
+    def _bytes_of(self, part: _Batch) -> Iterator[bytes]:
         query = {"version": self.head.version, "path": part.path, "end": part.end}
         return self._to.pieces(f"/volume-contents/{self._name}", query, begin=part.begin)
 
 
-class _Part(NamedTuple):
+class _Batch(NamedTuple):
     """Files that are fetched by one request: the bytes from ``begin`` to ``end`` of all below a path.
 
     Attributes:
@@ -233,7 +233,7 @@ class _Part(NamedTuple):
     files: list[tuple[Entry, bool]]
 
 
-def _parts(path: str, files: Sequence[tuple[Entry, bool]], jobs: int) -> Iterator[_Part]:
+def _parts(path: str, files: Sequence[tuple[Entry, bool]], jobs: int) -> Iterator[_Batch]:
     """So many that they are worth their requests, of about the same size."""
     total_bytes = sum(entry.size_bytes for entry, _ in files)
     each_bytes = max(_PART_BYTES, total_bytes / jobs)
@@ -243,10 +243,10 @@ def _parts(path: str, files: Sequence[tuple[Entry, bool]], jobs: int) -> Iterato
         held.append((entry, is_wanted))
         end += entry.size_bytes
         if end - begin >= each_bytes:
-            yield _Part(path, begin, end, held)
+            yield _Batch(path, begin, end, held)
             begin, held = end, []
     if held:
-        yield _Part(path, begin, end, held)
+        yield _Batch(path, begin, end, held)
 
 
 class _Pieces:

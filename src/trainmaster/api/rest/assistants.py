@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 
-class _Door:
+class _AssistantEndpoint:
     """One for all servers of a process; plain ASGI, as the SDK answers itself."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -29,4 +29,4 @@ class _Door:
             await told(error)(scope, receive, send)
 
 
-route = Route("/mcp", _Door(), include_in_schema=False)
+route = Route("/mcp", _AssistantEndpoint(), include_in_schema=False)

@@ -8,7 +8,7 @@ from fastapi import Query
 from pydantic import BaseModel, Field
 
 from trainmaster.advisor.papers.measured_table import EPOCH_STEPS, MOST_BYTES, PUBLISHED, MeasuredTable
-from trainmaster.advisor.papers.recommend import MOST_WORKERS, Wish
+from trainmaster.advisor.papers.recommend import MOST_WORKERS, RecommendQuery
 from trainmaster.advisor.papers.recommend import recommend as recommended
 from trainmaster.api.rest.bodies import Body
 from trainmaster.api.rest.state import Reader, Routes, Runs
@@ -71,10 +71,10 @@ class Question(Body):
     max_usd: float | None = Field(None, ge=0, description="of all machines, for these epochs")
     max_workers: int | None = Field(None, ge=1, le=MOST_WORKERS)
 
-    def wish(self) -> Wish:
+    def wish(self) -> RecommendQuery:
         """As the recommender has it."""
         given = {name: getattr(self, name) for name in Question.model_fields}
-        return Wish(**{**given, "usd_per_hour": tuple(self.usd_per_hour)})
+        return RecommendQuery(**{**given, "usd_per_hour": tuple(self.usd_per_hour)})
 
 
 class RecommendRequest(Question):

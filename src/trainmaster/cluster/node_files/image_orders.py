@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Final, NoReturn
 from trainmaster.cluster.node_files.order_output import Order, OrderOutput
 from trainmaster.control.attempt.local_images import LocalImages, end_all, own_user
 from trainmaster.control.attempt.setup import Setup, end_setups
-from trainmaster.executors.containers.engines import ContainerEngine, Image, find_engine
+from trainmaster.executors.containers.engines import ContainerEngine, ContainerImage, find_engine
 from trainmaster.objects.errors import FullStoreError
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.locking import locked
@@ -71,7 +71,7 @@ def make_setup(order: Order, output: OrderOutput) -> bool:
     return is_new
 
 
-def _have(images: LocalImages, order: Order, output: OrderOutput) -> Image | str:
+def _have(images: LocalImages, order: Order, output: OrderOutput) -> ContainerImage | str:
     """The image, by the engine, by a registry, or by the driver; a reason if that one has to be told.
 
     One at a time on a node.

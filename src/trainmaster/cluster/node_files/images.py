@@ -21,7 +21,7 @@ from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_files.worker_client import OrderError
 from trainmaster.control.attempt.images import BroughtImages, image_of
 from trainmaster.executors.base import Container
-from trainmaster.executors.containers.engines import ContainerEngine, Image
+from trainmaster.executors.containers.engines import ContainerEngine, ContainerImage
 from trainmaster.spec.errors import UsageError
 from trainmaster.transport.base import CommandError
 
@@ -50,7 +50,7 @@ class NodeImages(BroughtImages):
         self._files = files
         self._paths = paths
         self._environ = dict(os.environ if environ is None else environ)
-        self._own: dict[str, tuple[ContainerEngine, Image] | None] = {}
+        self._own: dict[str, tuple[ContainerEngine, ContainerImage] | None] = {}
         self._archives: dict[str, Path] = {}
         self._saving = threading.Lock()
 
@@ -65,7 +65,7 @@ class NodeImages(BroughtImages):
             engine_file=self._engine_file,
         )
 
-    def prepare(self, node: NodeAccess, context: TaskContext) -> Image:
+    def prepare(self, node: NodeAccess, context: TaskContext) -> ContainerImage:
         """Bring an image to a node unless it is there, and see that scripts can run in it; once.
 
         Raises:
@@ -98,7 +98,7 @@ class NodeImages(BroughtImages):
             "has_archive": False,
         }
 
-    def _prepare(self, node: NodeAccess, context: TaskContext, name: str) -> tuple[Image, str]:
+    def _prepare(self, node: NodeAccess, context: TaskContext, name: str) -> tuple[ContainerImage, str]:
         own = None if context.is_foreign else self._find_own(name)  # this machine's may be private
         order = self._order(context, name)
         facts = node.result.facts
@@ -116,7 +116,9 @@ class NodeImages(BroughtImages):
                 raise UsageError(
                     str(found["wants"]), f"Check its name, or log in to its registry there.{sent}"
                 )
-            image = Image(str(found["id"]), {str(key): str(value) for key, value in found["env"].items()})
+            image = ContainerImage(
+                str(found["id"]), {str(key): str(value) for key, value in found["env"].items()}
+            )
             return image, str(found["user"])
         except OrderError as error:
             if error.kind == UsageError.__name__:
@@ -125,7 +127,7 @@ class NodeImages(BroughtImages):
         except _NOT_OURS as error:
             raise CommandError(f"{node.target.shown}: it says something that is no image") from error
 
-    def _find_own(self, name: str) -> tuple[ContainerEngine, Image] | None:
+    def _find_own(self, name: str) -> tuple[ContainerEngine, ContainerImage] | None:
         """What this machine's own engine has of that name; it need not have an engine."""
         from trainmaster.executors.containers.engines import find_engine
 
@@ -138,7 +140,7 @@ class NodeImages(BroughtImages):
                     self._own[name] = (engine, image) if image is not None else None
             return self._own[name]
 
-    def _saved(self, context: TaskContext, engine: ContainerEngine, image: Image, name: str) -> Path:
+    def _saved(self, context: TaskContext, engine: ContainerEngine, image: ContainerImage, name: str) -> Path:
         """An archive of an image, made once for all nodes."""
         with self._saving:
             if name not in self._archives:

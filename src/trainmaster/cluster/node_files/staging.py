@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trainmaster.cluster.node_files.files import NodeFiles, NodePaths
     from trainmaster.cluster.node_files.images import NodeImages
     from trainmaster.control.task.job_context import TaskContext
-    from trainmaster.executors.containers.engines import Image
+    from trainmaster.executors.containers.engines import ContainerImage
     from trainmaster.spec import DataSource
 
 
@@ -94,17 +94,21 @@ class NodeStaging:
         later.name, later.daemon = "environment", True
         later.start()
 
-    def note_environment(self, node: NodeAccess, context: TaskContext, image: Image | None = None) -> None:
+    def note_environment(
+        self, node: NodeAccess, context: TaskContext, image: ContainerImage | None = None
+    ) -> None:
         """Write down with what members work there, unless that is known."""
         note_found(context, lambda: self._environment(node, context, image))
 
-    def _note_meanwhile(self, node: NodeAccess, context: TaskContext, image: Image | None) -> None:
+    def _note_meanwhile(self, node: NodeAccess, context: TaskContext, image: ContainerImage | None) -> None:
         """No member waits for that; what is published does, see `RemoteSite`."""
         # The run has just ended, and hung up; of a connection that is closing asyncssh says so by `assert`.
         with contextlib.suppress(RuntimeError, AssertionError):
             self.note_environment(node, context, image)
 
-    def _environment(self, node: NodeAccess, context: TaskContext, image: Image | None) -> dict[str, Any]:
+    def _environment(
+        self, node: NodeAccess, context: TaskContext, image: ContainerImage | None
+    ) -> dict[str, Any]:
         """With what members work there."""
         if image is not None:
             return environment_in(context.experiment.container or "", image.id)
@@ -137,7 +141,7 @@ class NodeStaging:
             raise CommandError(f"{node.target.shown}: {result.last_words}")
         self._linked.add((node.id, link))
 
-    def _set_up_on(self, node: NodeAccess, context: TaskContext, image: Image | None) -> None:
+    def _set_up_on(self, node: NodeAccess, context: TaskContext, image: ContainerImage | None) -> None:
         here = context.venv
         if here is None:
             return
@@ -151,7 +155,7 @@ class NodeStaging:
             is_new(self._make(node, context, here, image))
             self._is_set_up.add(key)
 
-    def _make(self, node: NodeAccess, context: TaskContext, here: Path, image: Image | None) -> bool:
+    def _make(self, node: NodeAccess, context: TaskContext, here: Path, image: ContainerImage | None) -> bool:
         """Have an environment made there, unless it is; whether it was not. Its log comes here."""
         plan = node.result.plan
         assert plan is not None

@@ -13,7 +13,7 @@ from typing import Final
 from trainmaster.cluster.renting.offer_filter import AvailableOffers, suited
 from trainmaster.cluster.renting.own_hosts import plan_own_hosts
 from trainmaster.cluster.renting.plan import ROLE_LABEL, ClusterPlan, Rental, RolePlan
-from trainmaster.cluster.renting.requirements import SERVER, WORKER, Needs, Pick, grouped
+from trainmaster.cluster.renting.requirements import SERVER, WORKER, Needs, QuotedChoice, grouped
 from trainmaster.providers import Offer
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.next_offer import in_zones
@@ -27,7 +27,7 @@ DEARER: Final = 2.0
 
 
 def plan_clusters(
-    recipe: Recipe, available: AvailableOffers, picks: Mapping[str, Pick] | None = None
+    recipe: Recipe, available: AvailableOffers, picks: Mapping[str, QuotedChoice] | None = None
 ) -> tuple[ClusterPlan, ...]:
     """The clusters of a run, in the order of the recipe.
 
@@ -250,7 +250,7 @@ def _better(offer: Offer) -> tuple[object, ...]:
     )
 
 
-def _is_picked(offer: Offer, pick: Pick | None) -> bool:
+def _is_picked(offer: Offer, pick: QuotedChoice | None) -> bool:
     if pick is None:
         return True
     return (offer.instance_type, offer.spot) == (pick.instance, pick.spot) and pick.region in (

@@ -14,7 +14,7 @@ SERVER = "ps"
 
 
 @dataclass(frozen=True, slots=True)
-class Pick:
+class QuotedChoice:
     """What a quote took for an experiment, where the recipe leaves a choice.
 
     Attributes:
@@ -61,12 +61,12 @@ class Needs:
     node_slots: int
     fixed_per_node: int | None
     is_gang: bool
-    pick: Pick | None = None
+    pick: QuotedChoice | None = None
     notes: tuple[str, ...] = ()
     retries: int = 0
 
     @classmethod
-    def of(cls, experiment: Experiment, seed: int, pick: Pick | None = None) -> Needs:
+    def of(cls, experiment: Experiment, seed: int, pick: QuotedChoice | None = None) -> Needs:
         """Read them off an experiment.
 
         Args:
@@ -159,7 +159,7 @@ class Needs:
         return (min(per_node, self.workers) + self.helpers) * max(1, self.node_slots // per_node)
 
 
-def grouped(recipe: Recipe, picks: dict[str, Pick]) -> list[Sequence[Needs]]:
+def grouped(recipe: Recipe, picks: dict[str, QuotedChoice]) -> list[Sequence[Needs]]:
     """Experiments that share a cluster, in the order of the recipe."""
     every = [Needs.of(each, recipe.seed, picks.get(name)) for name, each in recipe.experiments.items()]
     taken: dict[tuple[object, ...], tuple[object, ...]] = {}

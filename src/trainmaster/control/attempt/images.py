@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trainmaster.control.attempt.setup import Setup
     from trainmaster.control.task.isolation import Isolation
     from trainmaster.control.task.job_context import TaskContext
-    from trainmaster.executors.containers.engines import Image
+    from trainmaster.executors.containers.engines import ContainerImage
 
 #: The tasks of an experiment that all fail for want of its image ask for it once.
 _REMEMBER_REFUSAL_S: Final = 30.0
@@ -32,7 +32,7 @@ class BroughtImages:
 
     def __init__(self, user: str = "") -> None:
         self._user = user
-        self._ready: dict[tuple[str, str], tuple[Image, str]] = {}
+        self._ready: dict[tuple[str, str], tuple[ContainerImage, str]] = {}
         self._refused: dict[tuple[str, str], tuple[float, UsageError]] = {}
         self._locks: dict[tuple[str, str], threading.Lock] = {}
         self._guard = threading.Lock()
@@ -53,9 +53,9 @@ class BroughtImages:
         self,
         context: TaskContext,
         machine: str,
-        bring: Callable[[str], tuple[Image, str]],
+        bring: Callable[[str], tuple[ContainerImage, str]],
         shown: str = "",
-    ) -> Image:
+    ) -> ContainerImage:
         """Bring an attempt's image to a machine unless it is known to be there.
 
         Args:
@@ -87,7 +87,7 @@ class BroughtImages:
                 raise refusal from None
             return self._ready[key][0]
 
-    def _known(self, name: str) -> tuple[Image | None, str]:
+    def _known(self, name: str) -> tuple[ContainerImage | None, str]:
         """As some machine has it."""
         ready = list(self._ready.items())
         return next((found for (_, known), found in ready if known == name), (None, self._user))
@@ -116,14 +116,14 @@ class Images(BroughtImages):
         except UsageError:  # staging says so, and then nothing is started
             return Container(image, program="", kind="docker", mounts=paths)
 
-    def prepare(self, context: TaskContext) -> Image:
+    def prepare(self, context: TaskContext) -> ContainerImage:
         """Bring an image here unless it is, and see that scripts can run in it; once.
 
         Raises:
             UsageError: it cannot be had, or cannot be used.
         """
 
-        def bring(name: str) -> tuple[Image, str]:
+        def bring(name: str) -> tuple[ContainerImage, str]:
             local_images = self._own_images(context)
             image = local_images.find(name)
             gpus = bool(context.experiment.hardware.gpus)

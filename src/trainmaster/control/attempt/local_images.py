@@ -20,7 +20,7 @@ from trainmaster.control.attempt.setup import AS_ROOT, Setup
 from trainmaster.control.task.environment import UNBUFFERED
 from trainmaster.executors.base import Container, Sandbox
 from trainmaster.executors.containers import command_line
-from trainmaster.executors.containers.engines import ContainerEngine, Image, last_words
+from trainmaster.executors.containers.engines import ContainerEngine, ContainerImage, last_words
 from trainmaster.executors.supervisor.container_calls import MAKING_S
 from trainmaster.spec.errors import UsageError
 
@@ -50,7 +50,7 @@ class LocalImages:
         self.engine = engine
         self._owner = owner
 
-    def find(self, name: str, *, connect_s: float | None = None) -> Image:
+    def find(self, name: str, *, connect_s: float | None = None) -> ContainerImage:
         """An image that is here, or is brought here now.
 
         Args:
@@ -68,7 +68,7 @@ class LocalImages:
             raise UsageError(f"{self.engine.kind} does not know the image {name}", "Pull it by hand.")
         return image
 
-    def load(self, name: str, archive: BufferedIOBase) -> Image:
+    def load(self, name: str, archive: BufferedIOBase) -> ContainerImage:
         """Take an image from an archive of ``docker save`` or ``podman save``.
 
         Raises:
@@ -133,16 +133,16 @@ class LocalImages:
         return _run(self.engine, container, name, setup.code, arguments, env, output)
 
 
-def base_inside(image: Image | None, user: str) -> dict[str, str]:
+def base_inside(image: ContainerImage | None, user: str) -> dict[str, str]:
     """What a member finds in an image, with what every member gets on top."""
     own = image.env if image is not None else {}
     return {"PATH": _DEFAULT_PATH, **UNBUFFERED, **own, **added_inside(image, user)}
 
 
-def added_inside(image: Image | None, user: str) -> dict[str, str]:
+def added_inside(image: ContainerImage | None, user: str) -> dict[str, str]:
     """What every member gets that the image does not set: a user without a name has no home either.
 
-    >>> added_inside(Image("i", {"PYTHONUNBUFFERED": "0"}), "ann")
+    >>> added_inside(ContainerImage("i", {"PYTHONUNBUFFERED": "0"}), "ann")
     {'USER': 'ann', 'LOGNAME': 'ann', 'HOME': '/tmp'}
     """
     own = image.env if image is not None else {}

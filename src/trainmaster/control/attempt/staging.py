@@ -42,7 +42,7 @@ from trainmaster.volumes.errors import InUseError
 if TYPE_CHECKING:
     from trainmaster.control.attempt.images import Images
     from trainmaster.control.attempt.setup import Setup
-    from trainmaster.executors.containers.engines import Image
+    from trainmaster.executors.containers.engines import ContainerImage
     from trainmaster.spec.sections import RunReference
 
 #: What environments are made with: path and version.
@@ -235,7 +235,7 @@ def setup_of(
     context: TaskContext,
     venv: Path,
     python: tuple[str, str],
-    image: Image | None,
+    image: ContainerImage | None,
     there: Callable[[Path], str] = str,
 ) -> Setup:
     """The environment of an attempt's members on a machine.

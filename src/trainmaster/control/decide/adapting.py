@@ -143,7 +143,7 @@ def why_replace(slow: SlowTask) -> str:
     return f"the run ends about {saves}"
 
 
-class Moment(StrEnum):
+class ChangeTiming(StrEnum):
     """What is to be done now that the other machine is there."""
 
     WAIT = "WAIT"
@@ -151,7 +151,7 @@ class Moment(StrEnum):
     KEEP = "KEEP"
 
 
-def moment(slow: SlowTask, ready_s: float) -> Moment:
+def moment(slow: SlowTask, ready_s: float) -> ChangeTiming:
     """Whether its members go on with the other machine now, as soon as there is a checkpoint, or not at all.
 
     Args:
@@ -159,11 +159,11 @@ def moment(slow: SlowTask, ready_s: float) -> Moment:
         ready_s: for how long that is there.
     """
     if slow.left_s * slow._saved <= slow.restart_s:
-        return Moment.KEEP
+        return ChangeTiming.KEEP
     return when(slow.checkpoint_s, slow.every_s, ready_s)
 
 
-def when(checkpoint_s: float | None, every_s: float, ready_s: float) -> Moment:
+def when(checkpoint_s: float | None, every_s: float, ready_s: float) -> ChangeTiming:
     """Whether a change that is wanted is made now, or as soon as there is a checkpoint.
 
     Args:
@@ -172,9 +172,9 @@ def when(checkpoint_s: float | None, every_s: float, ready_s: float) -> Moment:
         ready_s: for how long all that is needed is there.
     """
     if checkpoint_s is None:
-        return Moment.WAIT
+        return ChangeTiming.WAIT
     is_fresh = checkpoint_s <= max(_FRESH_S, _FRESH_SHARE * every_s)
-    return Moment.GO if is_fresh or ready_s > _PATIENCE * every_s else Moment.WAIT
+    return ChangeTiming.GO if is_fresh or ready_s > _PATIENCE * every_s else ChangeTiming.WAIT
 
 
 def change_s(lines: Sequence[Mapping[str, Any]]) -> tuple[float, float]:

@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 from typing import Final
 
-from trainmaster.control.decide.adapting import MOST_CHANGES, REST_S, WORTH, Moment, when
+from trainmaster.control.decide.adapting import MOST_CHANGES, REST_S, WORTH, ChangeTiming, when
 from trainmaster.dataclass import dataclass
 from trainmaster.spec.units import counted, dollars, format_duration
 
@@ -19,7 +19,7 @@ _LEAST: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class SizeForecast:
     """A size that a gang may have.
 
     Attributes:
@@ -41,7 +41,7 @@ class Outlook:
     def words(self) -> str:
         """For people.
 
-        >>> Outlook(4, 0, 0.5, 0.6).words, Outlook(1, 2, 1.0, 1.0).words
+        >>> SizeForecast(4, 0, 0.5, 0.6).words, SizeForecast(1, 2, 1.0, 1.0).words
         ('4 workers', '1 worker and 2 parameter servers')
         """
         servers = f" and {counted(self.servers, 'parameter server')}" if self.servers else ""
@@ -69,8 +69,8 @@ class Sizing:
         due_s: until the run is late. changes: how often it was changed. changed_s: how long that is ago.
     """
 
-    now: Outlook
-    others: tuple[Outlook, ...]
+    now: SizeForecast
+    others: tuple[SizeForecast, ...]
     left_s: float
     checkpoint_s: float | None
     every_s: float
@@ -96,16 +96,16 @@ class Sizing:
         """The way back, and the steps since the newest checkpoint: half of those between two."""
         return self.restart_s + self.every_s / 2
 
-    def wait_s(self, size: Outlook) -> float:
+    def wait_s(self, size: SizeForecast) -> float:
         """Until the machines of a size are there; its members work on as they are meanwhile."""
         return min(self.machine_s, self.left_s) if size.machines > 0 else 0.0
 
-    def ends_s(self, size: Outlook, ratio: float) -> float:
+    def ends_s(self, size: SizeForecast, ratio: float) -> float:
         """When its last step is made if it goes on with a size, its steps taking so many times as long."""
         wait_s = self.wait_s(size)
         return wait_s + self.loss_s + (self.left_s - wait_s) * ratio
 
-    def usd(self, size: Outlook, ratio: float) -> float:
+    def usd(self, size: SizeForecast, ratio: float) -> float:
         """What it costs until then; machines are paid for from when they are asked for."""
         wait_s = self.wait_s(size)
         dearer = max(size.usd_per_hour, self.now.usd_per_hour) * wait_s
@@ -116,7 +116,7 @@ class Sizing:
         """What it costs to the end without a change."""
         return self.now.usd_per_hour * self.left_s / 3600
 
-    def gain(self, size: Outlook, ratio: float) -> float:
+    def gain(self, size: SizeForecast, ratio: float) -> float:
         """Of the objective, in shares of what is left, before what the change costs; below 0: a loss."""
         time, cost = (1.0, 0.0) if self.is_late else (self.time, self.cost)
         left_s = max(self.left_s, 1e-9)
@@ -126,12 +126,12 @@ class Sizing:
         loss_usd = self.loss_usd(size)
         return time * saved + cost * (1 - (self.usd(size, ratio) - loss_usd) / self.usd_now)
 
-    def loss_usd(self, size: Outlook) -> float:
+    def loss_usd(self, size: SizeForecast) -> float:
         """What the change itself costs."""
         booting = max(size.usd_per_hour - self.now.usd_per_hour, 0.0) * self.wait_s(size)
         return (booting + size.usd_per_hour * self.loss_s) / 3600
 
-    def loss(self, size: Outlook) -> float:
+    def loss(self, size: SizeForecast) -> float:
         """The same in shares of what is left."""
         time, cost = (1.0, 0.0) if self.is_late else (self.time, self.cost)
         share = self.loss_s / max(self.left_s, 1e-9)
@@ -139,14 +139,14 @@ class Sizing:
             return (time + cost) * share
         return time * share + cost * self.loss_usd(size) / self.usd_now
 
-    def is_worth_it(self, size: Outlook) -> bool:
+    def is_worth_it(self, size: SizeForecast) -> bool:
         """Whether a change to that size pays, also if its steps take longer than is expected."""
         gain, weights = self.gain(size, size.sure), 1.0 if self.is_late else self.time + self.cost
         if not self.is_late and self.ends_s(size, size.sure) > self.due_s:
             return False
         return gain > max(WORTH * self.loss(size), _LEAST * weights)
 
-    def why_too_dear(self, size: Outlook) -> str:
+    def why_too_dear(self, size: SizeForecast) -> str:
         """Which limit that size breaks; empty if none."""
         if size.usd_per_hour > max(self.most_usd_per_hour, self.now.usd_per_hour):
             return f"all machines may cost {dollars(self.most_usd_per_hour)} per hour at most"
@@ -155,7 +155,7 @@ class Sizing:
         is_over = needed_usd > self.most_usd and usd > self.usd_now
         return f"the run may cost {dollars(self.most_usd)} at most" if is_over else ""
 
-    def saves(self, size: Outlook) -> str:
+    def saves(self, size: SizeForecast) -> str:
         """What is expected of a change, for people."""
         sooner_s = self.left_s - self.ends_s(size, size.usual)
         told = f"{format_duration(abs(sooner_s))} {'sooner' if sooner_s >= 0 else 'later'}"
@@ -165,7 +165,7 @@ class Sizing:
         return f"the run ends about {told}"
 
 
-def best_size(sizing: Sizing) -> tuple[Outlook | None, str]:
+def best_size(sizing: Sizing) -> tuple[SizeForecast | None, str]:
     """The size to go on with, or None for the present one; and why, in words for people.
 
     Where nothing is said there is nothing to choose.
@@ -190,7 +190,7 @@ def best_size(sizing: Sizing) -> tuple[Outlook | None, str]:
     return best, why_change(sizing, best)
 
 
-def _why_not_now(sizing: Sizing, size: Outlook, *, is_allowed: bool) -> str:
+def _why_not_now(sizing: Sizing, size: SizeForecast, *, is_allowed: bool) -> str:
     """Why nothing is changed though it would pay; empty if it is."""
     if not is_allowed:
         return f"{size.words} would pay, but {sizing.why_too_dear(size)}"
@@ -201,7 +201,7 @@ def _why_not_now(sizing: Sizing, size: Outlook, *, is_allowed: bool) -> str:
     return "there is no checkpoint to go on from yet" if sizing.checkpoint_s is None else ""
 
 
-def why_change(sizing: Sizing, size: Outlook) -> str:
+def why_change(sizing: Sizing, size: SizeForecast) -> str:
     """What is changed, and what that is for."""
     where = ""
     if size.machines:
@@ -214,7 +214,7 @@ def why_change(sizing: Sizing, size: Outlook) -> str:
     )
 
 
-def moment_for(sizing: Sizing, size: Outlook, ready_s: float) -> Moment:
+def moment_for(sizing: Sizing, size: SizeForecast, ready_s: float) -> ChangeTiming:
     """Whether its members go on with that size now, as soon as there is a checkpoint, or not at all.
 
     Args:
@@ -224,5 +224,5 @@ def moment_for(sizing: Sizing, size: Outlook, ready_s: float) -> Moment:
     """
     there = replace(size, machines=min(size.machines, 0))
     if sizing.gain(there, size.usual) <= sizing.loss(there):
-        return Moment.KEEP
+        return ChangeTiming.KEEP
     return when(sizing.checkpoint_s, sizing.every_s, ready_s)

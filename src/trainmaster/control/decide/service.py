@@ -99,7 +99,7 @@ class ServiceState:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaSeen:
+class ObservedReplica:
     """What was observed of a replica.
 
     Attributes:
@@ -195,7 +195,7 @@ def wanted_count(
 def decide_service(
     serve: Serve,
     service: ServiceState,
-    seen: Mapping[int, ReplicaSeen],
+    seen: Mapping[int, ObservedReplica],
     wanted: int,
     next_number: int,
     now: float,
@@ -210,7 +210,7 @@ def decide_service(
         next_number: of the next task.
         now: Unix seconds.
     """
-    turn = _Turn(serve, service, seen, now)
+    turn = _DecisionBuilder(serve, service, seen, now)
     for replica in list(service.replicas.values()):
         turn.follow(replica)
     if turn.decision.fails is None:
@@ -225,11 +225,11 @@ def decide_service(
     return turn.decision
 
 
-class _Turn:
+class _DecisionBuilder:
     """One decision in the making."""
 
     def __init__(
-        self, serve: Serve, service: ServiceState, seen: Mapping[int, ReplicaSeen], now: float
+        self, serve: Serve, service: ServiceState, seen: Mapping[int, ObservedReplica], now: float
     ) -> None:
         self.decision = ServiceDecision()
         self._serve, self._service, self._seen, self._now = serve, service, seen, now
@@ -362,7 +362,7 @@ class _Turn:
             else:
                 self._write(replica, state=ReplicaState.GONE, draining_since=self._now, said=why)
 
-    def _drain(self, replica: Replica, seen: ReplicaSeen) -> None:
+    def _drain(self, replica: Replica, seen: ObservedReplica) -> None:
         # A clock may have been ahead, or behind, of ours.
         since = min(replica.draining_since or self._now, self._now)
         drained_s = self._now - since
@@ -381,7 +381,7 @@ class _Turn:
         of = f" ({replica.version})" if replica.version else ""
         self._note(f"replica {replica.number}{of} is ready")
 
-    def _over(self, replica: Replica, seen: ReplicaSeen) -> None:
+    def _over(self, replica: Replica, seen: ObservedReplica) -> None:
         """Its task is DONE although its end was not wanted here."""
         if replica.state is ReplicaState.DRAINING:
             self._write(replica, state=ReplicaState.GONE)
@@ -407,8 +407,8 @@ class _Turn:
         else:
             self._note(f"replica {replica.number} is replaced: {said}")
 
-    def _seen_of(self, replica: Replica) -> ReplicaSeen:
-        return self._seen.get(replica.number, ReplicaSeen())
+    def _seen_of(self, replica: Replica) -> ObservedReplica:
+        return self._seen.get(replica.number, ObservedReplica())
 
     def _write(self, replica: Replica, **fields: object) -> None:
         self._keep(ReplicaChange(self._service.experiment, replica.number, fields))

@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 
 from trainmaster.control.decide.service import (
+    ObservedReplica,
     Replica,
-    ReplicaSeen,
     ServiceDecision,
     ServiceState,
     decide_service,
@@ -217,20 +217,20 @@ class Services:
         gangs: Mapping[str, GangStatus],
         in_flight: int,
         now: float,
-    ) -> ReplicaSeen:
+    ) -> ObservedReplica:
         task = experiment.live.get(replica.number)
         if task is None:
             reason, message = experiment.last_ends.pop(replica.number, (None, ""))
-            return ReplicaSeen(is_over=True, reason=reason, message=message, in_flight=in_flight)
+            return ObservedReplica(is_over=True, reason=reason, message=message, in_flight=in_flight)
         name, member = experiment.name, self._members[experiment.name]
         attempt = attempt_id(self._run, name, task.number, task.attempt)
         gang = gangs.get(attempt)
         port = self._port(replica, task, gang, member)
         node = None if port is None else self._surroundings.node(attempt, member)
         if gang is None or gang.phase is not Phase.RUNNING or port is None or task.state is not State.RUNNING:
-            return ReplicaSeen(task.attempt, in_flight=in_flight, node=node, port=port)
+            return ObservedReplica(task.attempt, in_flight=in_flight, node=node, port=port)
         heard = self._heard(replica, task, attempt, member, port)
-        return ReplicaSeen(
+        return ObservedReplica(
             attempt=task.attempt,
             running_s=now - heard.since,
             is_healthy=heard.is_healthy,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmaster.advisor.model.measurement import Measurement, Point, SeenCurve, TimeShares, held_doubt
+from trainmaster.advisor.model.measurement import Measurement, ObservedCurve, Point, TimeShares, held_doubt
 from trainmaster.control.task.gangs import member_names
 from trainmaster.dataclass import dataclass
 from trainmaster.executors.telemetry.usage import Usage, read_usage
@@ -176,7 +176,7 @@ def held_share(members: Sequence[Usage], cores: int, *, is_here: bool) -> float 
     return round(min(held, _MOST_HELD), 3)
 
 
-def curve_of(experiment: Experiment, aimed: Curve, steps_done: float) -> SeenCurve | None:
+def curve_of(experiment: Experiment, aimed: Curve, steps_done: float) -> ObservedCurve | None:
     """The metric of its target, as it is kept; None of one that has none, or was never reported.
 
     Args:
@@ -195,7 +195,7 @@ def curve_of(experiment: Experiment, aimed: Curve, steps_done: float) -> SeenCur
     is_async = experiment.distributed is not None and experiment.distributed.strategy is Strategy.PS_ASYNC
     batch = experiment.builtin_values().get("batch_per_worker" if is_async else "batch_global")
     some = tuple((unit * points[k][0], float(f"{points[k][1]:.6g}")) for k in sorted(kept))
-    return SeenCurve(until.metric, some, batch)
+    return ObservedCurve(until.metric, some, batch)
 
 
 def _is_whole(found: StepStatistics) -> bool:

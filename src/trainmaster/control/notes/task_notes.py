@@ -38,7 +38,7 @@ _PASSING: Final = re.compile(r"\b\d+(\.\d+)? ?(ms|s)\b|/files-[0-9a-f]{8}\b")
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _LastNote:
     """What was said of an attempt last: in which state it was, what, and when."""
 
     state: State
@@ -55,7 +55,7 @@ class JobNotes:
 
     def __init__(self, saving: SavingMoney) -> None:
         self._saving = saving
-        self._told: dict[str, _Told] = {}
+        self._told: dict[str, _LastNote] = {}
         self._since: dict[str, float] = {}
 
     def look(
@@ -108,7 +108,7 @@ class JobNotes:
             since_s = now - told.at if is_saving else math.inf
             if since_s < NEWS_S or (told.gist == gist and not (is_saving and since_s >= AGAIN_S)):
                 return False
-        self._told[attempt] = _Told(state, gist, now)
+        self._told[attempt] = _LastNote(state, gist, now)
         return True
 
     def _until(self, run: str, job: Job, now: float) -> str:

@@ -44,7 +44,7 @@ _UNDER_WAY = re.compile(r"Pulling from|Getting image source|Copying|\b[0-9a-f]{1
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class ContainerImage:
     """What an engine knows of one of its images.
 
     Attributes:
@@ -85,7 +85,7 @@ class ContainerEngine:
             settings=self.settings,
         )
 
-    def image(self, name: str) -> Image | None:
+    def image(self, name: str) -> ContainerImage | None:
         """An image that is on this machine, else None."""
         code, said = self.ask("image", "inspect", name)
         if code:
@@ -96,7 +96,7 @@ class ContainerEngine:
             variables = {key: value for key, _, value in pairs}
             digests = [str(each) for each in found.get("RepoDigests") or ()]
             is_own = all(each.startswith("localhost/") for each in digests)  # podman gives those to its own
-            return Image(_plain_id(str(found["Id"])), variables, is_own)
+            return ContainerImage(_plain_id(str(found["Id"])), variables, is_own)
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
 

@@ -59,7 +59,7 @@ class Listener(Protocol):
         """A node is dead."""
 
 
-class Link:
+class AgentLink:
     """One node's agent.
 
     Attributes:
@@ -228,7 +228,7 @@ class Nodes:
         note: Callable[[str], None],
         lease: tuple[str, int],
     ) -> None:
-        self.links: dict[str, Link] = {}
+        self.links: dict[str, AgentLink] = {}
         self.looked_at = 0.0
         self._lease = lease
         self._engine = engine
@@ -275,7 +275,7 @@ class Nodes:
                 self._listener.lost(link.node)
         for node in seen.values():
             if node.key not in self.links:
-                self.links[node.key] = Link(
+                self.links[node.key] = AgentLink(
                     node, self._engine.agent(node), self._listener, self._files, self._note, self._lease
                 )
 

@@ -26,7 +26,7 @@ from trainmaster.providers.examining import Finding, clock_finding, found_by, ro
 from trainmaster.providers.kubernetes import answers, manifests
 from trainmaster.providers.kubernetes.answers import Pod
 from trainmaster.providers.kubernetes.settings import KUBERNETES, KubernetesSettings
-from trainmaster.providers.ledger_provider import LedgerProvider, SeenMachine, check_requests
+from trainmaster.providers.ledger_provider import LedgerProvider, ListedMachine, check_requests
 from trainmaster.providers.own_settings import shown_variable
 from trainmaster.providers.sent_settings import SentSettings
 from trainmaster.providers.team_login import LoginKind, check_address
@@ -344,12 +344,12 @@ class KubernetesProvider(LedgerProvider):
             return answers.pod_of_answer(told, self._api.clock.now())
         return None
 
-    def _look(self, known: KnownCluster) -> tuple[KnownCluster, dict[str, SeenMachine]]:
+    def _look(self, known: KnownCluster) -> tuple[KnownCluster, dict[str, ListedMachine]]:
         """See `LedgerProvider`. What has waited for too long is given up, with all that belongs to it."""
         listed = {each.name: each for each in self._pods(known.cluster)}
         given_up = self._given_up(known, listed)
         self._delete(each.name for each in listed.values() if each.is_held and not each.is_leaving)
-        seen = dict[str, SeenMachine]()
+        seen = dict[str, ListedMachine]()
         for asked, name, machine in known.left:
             if asked.is_made or name in listed:  # else it is about to be asked for
                 there = listed.get(name) or self._found(name)
@@ -378,7 +378,7 @@ class KubernetesProvider(LedgerProvider):
 
     def _seen(
         self, name: str, known: KnownMachine, pod: Pod | None, given_up: str
-    ) -> tuple[SeenMachine, KnownMachine]:
+    ) -> tuple[ListedMachine, KnownMachine]:
         """How far a machine is, and what is known of it from now on."""
         ahead_s = self._api.clock.ahead_s
         if pod is not None:
@@ -393,14 +393,14 @@ class KubernetesProvider(LedgerProvider):
             ended_at = pod.ended_at - ahead_s if pod and pod.ended_at else self._clock()
             if pod is not None and pod.overused and not known.ended_at:
                 known = replace(known, about={**known.about, _OVERUSED: pod.overused})
-            return SeenMachine(NodeState.GONE), known.ended(ended_at, reason)
+            return ListedMachine(NodeState.GONE), known.ended(ended_at, reason)
         if pod.state is NodeState.LEAVING:
             # What is heard now holds to its end: the events, and then the pod, are forgotten.
             reason = known.reason or self._why(name) or pod.reason
             words = reason or "its pod is being deleted"
-            return SeenMachine(pod.state, words, pod.leaves_at - ahead_s), replace(known, reason=reason)
+            return ListedMachine(pod.state, words, pod.leaves_at - ahead_s), replace(known, reason=reason)
         is_queued = pod.state is NodeState.STARTING and bool(pod.reason) and not known.where
-        return SeenMachine(pod.state, pod.reason, is_queued=is_queued), known
+        return ListedMachine(pod.state, pod.reason, is_queued=is_queued), known
 
     def _why(self, name: str) -> str:
         """Why a pod goes, as far as we may know."""

@@ -28,7 +28,7 @@ from trainmaster.providers.catalogue import Catalogue
 from trainmaster.providers.cluster_ledger import AskedMachines, KnownCluster, KnownMachine
 from trainmaster.providers.dead_man_switch import deadman_script
 from trainmaster.providers.examining import Finding, clock_finding, found_by, unseen_drivers
-from trainmaster.providers.ledger_provider import LedgerProvider, SeenMachine, check_requests
+from trainmaster.providers.ledger_provider import LedgerProvider, ListedMachine, check_requests
 from trainmaster.providers.openstack import answers
 from trainmaster.providers.openstack.answers import CLUSTER, HOME, TOKEN, UNTIL, Flavor, Server
 from trainmaster.providers.openstack.client import OpenstackClient, RefusedError
@@ -362,10 +362,10 @@ class OpenstackProvider(LedgerProvider):
         told = self._client.all("/servers/detail", "servers", name=name)
         return [each for each in map(answers.server_of, told) if each.metadata.get(HOME) == self._home]
 
-    def _look(self, known: KnownCluster) -> tuple[KnownCluster, dict[str, SeenMachine]]:
+    def _look(self, known: KnownCluster) -> tuple[KnownCluster, dict[str, ListedMachine]]:
         """See `LedgerProvider`. What has failed or is off is deleted: it would hold the quota."""
         base, listed = base_name(self._home, known.cluster), self._servers(known.cluster)
-        by_id, seen = {each.id: each for each in listed}, dict[str, SeenMachine]()
+        by_id, seen = {each.id: each for each in listed}, dict[str, ListedMachine]()
         for asked, id, machine in known.left:
             # A list lacks what is in a cell that does not answer now.
             seen[id], machine = self._seen(base, machine, by_id.get(id) or self._server(id))
@@ -386,12 +386,12 @@ class OpenstackProvider(LedgerProvider):
 
     def _seen(
         self, base: str, known: KnownMachine, server: Server | None
-    ) -> tuple[SeenMachine, KnownMachine]:
+    ) -> tuple[ListedMachine, KnownMachine]:
         """How far a machine is, and what is known of it from now on."""
         state, reason = (NodeState.GONE, "somebody has deleted it") if server is None else server.state
         if server is None or state is NodeState.GONE:
             self._delete([] if server is None else [server])
-            return SeenMachine(state), known.ended(self._clock(), reason)
+            return ListedMachine(state), known.ended(self._clock(), reason)
         address = server.fixed
         if self._settings.floating:
             address = server.floating or known.address
@@ -403,7 +403,7 @@ class OpenstackProvider(LedgerProvider):
         known = replace(
             known, address=address, private_address=server.fixed, where=server.zone or known.where
         )
-        return SeenMachine(state if address else NodeState.STARTING, reason), known
+        return ListedMachine(state if address else NodeState.STARTING, reason), known
 
     def _reached(self, node: Node, known: KnownCluster, asked: AskedMachines, machine: KnownMachine) -> Node:
         """See `LedgerProvider`."""

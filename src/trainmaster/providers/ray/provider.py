@@ -27,7 +27,7 @@ from trainmaster.providers.base import (
 from trainmaster.providers.cluster_ledger import AskedMachines, KnownCluster, KnownMachine
 from trainmaster.providers.examining import Finding, clock_finding, scratch_finding, unseen_drivers
 from trainmaster.providers.host_probe import MOST_PROBED, probe_findings, probe_script
-from trainmaster.providers.ledger_provider import LedgerProvider, SeenMachine, check_requests
+from trainmaster.providers.ledger_provider import LedgerProvider, ListedMachine, check_requests
 from trainmaster.providers.own_settings import shown_variable
 from trainmaster.providers.ray.reaching import way_of
 from trainmaster.providers.ray.settings import RAY, RaySettings
@@ -246,7 +246,7 @@ class RayProvider(LedgerProvider):
 
     # --- looking -------------------------------------------------------------------------------------------
 
-    def _look(self, known: KnownCluster) -> tuple[KnownCluster, dict[str, SeenMachine]]:
+    def _look(self, known: KnownCluster) -> tuple[KnownCluster, dict[str, ListedMachine]]:
         """See `LedgerProvider`. Without its keeper a cluster is gone; silence of Ray means nothing."""
         try:
             said = self._proxy.call(self._namespace, self._keeper(known.cluster), "look")
@@ -273,15 +273,15 @@ class RayProvider(LedgerProvider):
             known = known.with_requests(replace(asked, is_made=True).with_machines({said["id"]: machine}))
         return known
 
-    def _seen(self, said: Mapping[str, Any]) -> SeenMachine:
+    def _seen(self, said: Mapping[str, Any]) -> ListedMachine:
         state, leaves_s = NodeState(said["state"]), said["leaves_s"]
         if state is NodeState.STARTING:
             placed = said.get("placed")
             words = "Ray has room for it, and begins it" if placed else "it waits for room in Ray"
-            return SeenMachine(state, words, is_queued=not placed)
+            return ListedMachine(state, words, is_queued=not placed)
         if state is NodeState.READY and leaves_s is not None:
-            return SeenMachine(NodeState.LEAVING, "Ray takes its node back", self._clock() + leaves_s)
-        return SeenMachine(state)
+            return ListedMachine(NodeState.LEAVING, "Ray takes its node back", self._clock() + leaves_s)
+        return ListedMachine(state)
 
     def _reached(self, node: Node, known: KnownCluster, asked: AskedMachines, machine: KnownMachine) -> Node:
         """See `LedgerProvider`."""

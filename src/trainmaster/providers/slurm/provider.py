@@ -32,7 +32,7 @@ from trainmaster.providers.base import (
 from trainmaster.providers.catalogue import Catalogue
 from trainmaster.providers.cluster_ledger import AskedMachines, KnownCluster, KnownMachine
 from trainmaster.providers.examining import Finding, clock_finding, refused, unseen_drivers
-from trainmaster.providers.ledger_provider import LedgerProvider, SeenMachine
+from trainmaster.providers.ledger_provider import LedgerProvider, ListedMachine
 from trainmaster.providers.own_settings import shown_variable
 from trainmaster.providers.sent_settings import SentSettings, sent_of_site
 from trainmaster.providers.slurm import answers, billing, limits, scripts
@@ -358,9 +358,9 @@ class SlurmProvider(LedgerProvider):
 
     # --- looking -------------------------------------------------------------------------------------------
 
-    def _look(self, known: KnownCluster) -> tuple[KnownCluster, dict[str, SeenMachine]]:
+    def _look(self, known: KnownCluster) -> tuple[KnownCluster, dict[str, ListedMachine]]:
         """See `LedgerProvider`. A job that Slurm has forgotten has ended."""
-        seen = dict[str, SeenMachine]()
+        seen = dict[str, ListedMachine]()
         asked_of = known.asked.values()
         ids = sorted({each.about["job"] for each in asked_of if each.left or not _has_begun(each)})
         if not ids:
@@ -425,19 +425,19 @@ class SlurmProvider(LedgerProvider):
     def _part(self, known: KnownCluster, asked: AskedMachines) -> scripts.Part:
         return self._parts(known.cluster, [NodeRequest(asked.role, 1, asked.machine, token=asked.token)])[0]
 
-    def _seen(self, job: SlurmJob, offset_s: float) -> SeenMachine:
+    def _seen(self, job: SlurmJob, offset_s: float) -> ListedMachine:
         """How far a machine is that has not ended."""
         if job.phase is JobPhase.WAITS:
             then = job.started_at + offset_s - self._clock()
             starts = f", starts in {format_duration(round(then, -1))} as Slurm reckons" if then > 60 else ""
             reason = f"job {job.id}: {job.reason}{starts}"
-            return SeenMachine(NodeState.STARTING, reason, is_queued=bool(job.reason))
+            return ListedMachine(NodeState.STARTING, reason, is_queued=bool(job.reason))
         ends_at = job.ends_at + offset_s if job.ends_at else None
         if job.preempted_at:
-            return SeenMachine(NodeState.LEAVING, f"job {job.id} is preempted", ends_at or self._clock())
+            return ListedMachine(NodeState.LEAVING, f"job {job.id} is preempted", ends_at or self._clock())
         if ends_at is not None and ends_at - self._clock() <= self._settings.notice_s:
-            return SeenMachine(NodeState.LEAVING, f"the time limit of job {job.id} is near", ends_at)
-        return SeenMachine(NodeState.READY)
+            return ListedMachine(NodeState.LEAVING, f"the time limit of job {job.id} is near", ends_at)
+        return ListedMachine(NodeState.READY)
 
     def _reached(self, node: Node, known: KnownCluster, asked: AskedMachines, machine: KnownMachine) -> Node:
         """See `LedgerProvider`."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.decide.adapting import (
     SEEN_S,
-    Moment,
+    ChangeTiming,
     SlowTask,
     change_s,
     moment,
@@ -24,7 +24,7 @@ from trainmaster.control.task.gangs import checkpoints_of
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.db import Note
 from trainmaster.service.quotes.quote_record import cap_usd, run_end_s
-from trainmaster.service.quotes.told_reasons import ToldReasons, adapted
+from trainmaster.service.quotes.told_reasons import ReportedReasons, adapted
 from trainmaster.spec.states import State
 from trainmaster.spec.units import format_duration
 
@@ -84,7 +84,7 @@ class Adapter:
         self._costs = costs
         self._meter = DriftMeter()
         self._since: dict[str, tuple[str, float]] = {}
-        self._told = ToldReasons(_TOLD_MOST, told_before)
+        self._told = ReportedReasons(_TOLD_MOST, told_before)
         self._ready_at: dict[str, float] = {}
         self._asked: set[str] = set()
         self._left: set[str] = set()
@@ -208,10 +208,10 @@ class Adapter:
             return []
         slow = self._slow(run_state, task, found, machine, drift, now)
         what = moment(slow, ready_s)
-        if what is Moment.WAIT:
+        if what is ChangeTiming.WAIT:
             return []
-        loop.swap(machine.id, keep=what is Moment.KEEP)
-        if what is Moment.KEEP:
+        loop.swap(machine.id, keep=what is ChangeTiming.KEEP)
+        if what is ChangeTiming.KEEP:
             left = format_duration(slow.left_s)
             return [adapted(task, f"{slow.machine} stays: a change no longer shortens the last {left}")]
         self._left.add(attempt_id(self._run, task.experiment, task.number, task.attempt))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.advisor.market.phases import ClusterWait, machines_belief
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model.devices import Device, speed_ratio
-from trainmaster.advisor.model.measurement import Measurement, SeenCurve
+from trainmaster.advisor.model.measurement import Measurement, ObservedCurve
 from trainmaster.cluster.renting.requirements import Needs
 from trainmaster.control.task.gangs import slots_of
 from trainmaster.dataclass import dataclass, field
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trainmaster.advisor.model.target_steps import TargetBelief
     from trainmaster.advisor.quote.forecast import ExperimentProgress, Overhead, PlaceNow
     from trainmaster.advisor.quote.interval import Interval
-    from trainmaster.control.decide.resizing import Outlook
+    from trainmaster.control.decide.resizing import SizeForecast
     from trainmaster.control.loop.recording import AttemptMachine
     from trainmaster.control.loop.run_state import ExperimentState, Task
     from trainmaster.control.measure.progress import TaskProgress
@@ -58,7 +58,7 @@ class Forecast:
     measurements: int
     training: Mapping[str, Mapping[str, Span]]
     left_s: Mapping[str, Span]
-    sizes: Mapping[str, tuple[Outlook, ...]] = field(default_factory=dict)
+    sizes: Mapping[str, tuple[SizeForecast, ...]] = field(default_factory=dict)
 
 
 class NotKnown(Exception):  # noqa: N818 - it is no error
@@ -219,7 +219,7 @@ def forecast_inputs(
     slots: int,
     rented: RentedNow | None = None,
     beside: Mapping[str, Overhead] | None = None,
-    curves: Mapping[str, Sequence[SeenCurve]] | None = None,
+    curves: Mapping[str, Sequence[ObservedCurve]] | None = None,
     all_sizes: Mapping[str, Sequence[Measurement]] | None = None,
     plays: Mapping[str, Sequence[Sequence[float]]] | None = None,
 ) -> Forecast:
@@ -261,7 +261,7 @@ def forecast_inputs(
 
     left, load, left_s = {}, {}, {}
     training: dict[str, dict[str, Span]] = {}
-    sizes: dict[str, tuple[Outlook, ...]] = {}
+    sizes: dict[str, tuple[SizeForecast, ...]] = {}
     points, spread_out = 0, set[str]()
     for number, (name, (is_over, how_far)) in enumerate(doing.items()):
         if is_over:

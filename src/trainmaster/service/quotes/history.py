@@ -38,7 +38,7 @@ from trainmaster.spec.until import Until
 if TYPE_CHECKING:
     from trainmaster.advisor.market.load import LoadCorrection
     from trainmaster.advisor.model.experience import Experience
-    from trainmaster.advisor.model.measurement import Measurement, SeenCurve
+    from trainmaster.advisor.model.measurement import Measurement, ObservedCurve
     from trainmaster.control.loop.run_state import RunState
     from trainmaster.control.measure.progress import TaskProgress
 
@@ -70,7 +70,7 @@ class MeasuredNow:
     same: dict[str, list[Measurement]] = field(default_factory=dict)
     similar: dict[str, list[Measurement]] = field(default_factory=dict)
     live: dict[str, dict[int, Measurement]] = field(default_factory=dict)
-    curves: dict[str, tuple[SeenCurve, ...]] = field(default_factory=dict)
+    curves: dict[str, tuple[ObservedCurve, ...]] = field(default_factory=dict)
     plays: dict[str, tuple[tuple[float, ...], ...]] = field(default_factory=dict)
     lines: dict[str, tuple[int, ...]] = field(default_factory=dict)
     lent: set[str] = field(default_factory=set)
@@ -347,7 +347,7 @@ def _tells(measured: Measurement, until: Until) -> bool:
     return measured.curve is not None and measured.curve.metric == until.metric
 
 
-def _reported(home: Home, experiment: Experiment, row: RowMapping, steps_done: float) -> SeenCurve | None:
+def _reported(home: Home, experiment: Experiment, row: RowMapping, steps_done: float) -> ObservedCurve | None:
     """What an attempt of a run has left of the metric that a target is of now."""
     from trainmaster.control.measure.measuring import curve_of
     from trainmaster.service.runs.task_reports import reports_of

@@ -60,7 +60,7 @@ from trainmaster.spec.errors import ProviderError, UsageError
 if TYPE_CHECKING:
     from trainmaster.advisor.model.knowledge import Knowledge
     from trainmaster.advisor.quote.quoting import Subject
-    from trainmaster.advisor.quote.supply import Market
+    from trainmaster.advisor.quote.supply import Supply
     from trainmaster.control.measure.profile_progress import ProfileProgress
     from trainmaster.service.service import Service
 
@@ -433,7 +433,7 @@ class Quoter:
         return replace(quote, not_quoted=dict(missing), notes=tuple(notes), queue=queue)
 
     def _queue(
-        self, recipe: Recipe, quote: Quote, market: Market, environ: Mapping[str, str]
+        self, recipe: Recipe, quote: Quote, market: Supply, environ: Mapping[str, str]
     ) -> QuotedQueue | None:
         """How long its machines wait in a queue of their provider; None if it has none."""
         if self._candidate_offers is None or not capabilities_of(recipe.provider).queues:
@@ -479,8 +479,8 @@ class Quoter:
             known = known.as_whole_tasks() or known  # see `why_no_length`
         return Subject(workload, known, known.fingerprint)
 
-    def _market(self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions) -> Market:
-        from trainmaster.advisor.quote.supply import Market
+    def _market(self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions) -> Supply:
+        from trainmaster.advisor.quote.supply import Supply
         from trainmaster.providers.aws.settings import USUAL_EXTRAS
 
         own = catalogue_is_own(catalogue)
@@ -498,7 +498,7 @@ class Quoter:
             real = map(shares.of, catalogue) if shares is not None else catalogue
             waited = waited_for(database, provider, real, engine=recipe.engine)
             gave_back_s = tuple(database.gave_back_s(provider))
-        return Market(
+        return Supply(
             catalogue,
             own,
             slots,

@@ -26,7 +26,7 @@ from trainmaster.service.quotes.steadiness import (
     NARROW,
     SHOWN_AFTER_S,
     WIDEST,
-    Trained,
+    TrainingProgress,
     are_steady,
     has_outlived,
     has_trained,
@@ -43,7 +43,7 @@ from trainmaster.spec.topics import QUOTE_BOUND
 
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.forecast import ExperimentProgress, Overhead
-    from trainmaster.control.decide.resizing import Outlook
+    from trainmaster.control.decide.resizing import SizeForecast
     from trainmaster.control.loop.recording import AttemptMachine
     from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
     from trainmaster.control.measure.progress import TaskProgress
@@ -142,7 +142,7 @@ class QuoteTracker:
         self._next_at = 0.0
         self._done: queue.SimpleQueue[tuple[QuoteRecord, Forecast] | Exception] = queue.SimpleQueue()
         self._busy = False
-        self.sizes: Mapping[str, tuple[Outlook, ...]] = {}
+        self.sizes: Mapping[str, tuple[SizeForecast, ...]] = {}
         self._resizable = [name for name, each in recipe.experiments.items() if may_resize(each)]
 
     def resized(self, recipe: Recipe) -> None:
@@ -379,14 +379,14 @@ class QuoteTracker:
         stepped = any(m.point is not None for m in (same if is_silent else [*same, *similar]))
         if not running or not stepped:
             return True
-        places: dict[str, list[Trained]] = {}
+        places: dict[str, list[TrainingProgress]] = {}
         for (of, number), found in progress.items():
             if of == name and found.trace is not None:
                 task = experiment.live.get(number)
                 place = "" if task is None else self._of_task(task).offer
                 since = now if task is None or task.started_at is None else task.started_at
                 share = share_done(found) if task is None else self._share(task, progress, now)
-                places.setdefault(place, []).append(Trained(found.trace, share, now - since))
+                places.setdefault(place, []).append(TrainingProgress(found.trace, share, now - since))
         return are_steady(places.values())
 
     def _unknown(self, run_state: RunState, now: float) -> list[Note]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.papers.measured_table import PUBLISHED, MeasuredTable
-from trainmaster.advisor.papers.recommend import Wish, recommend
+from trainmaster.advisor.papers.recommend import RecommendQuery, recommend
 from trainmaster.db import Database, queries
 from trainmaster.db.queries import ALL_RUNS, RunFilter
 from trainmaster.providers import load_catalogue
@@ -18,7 +18,7 @@ from trainmaster.spec.errors import UsageError
 
 
 def recommended(
-    database: Database, wish: Wish, profile: str = PUBLISHED, which: RunFilter = ALL_RUNS
+    database: Database, wish: RecommendQuery, profile: str = PUBLISHED, which: RunFilter = ALL_RUNS
 ) -> dict[str, Any]:
     """The object of ``trainmaster recommend --json``.
 
@@ -56,7 +56,7 @@ def _memory_bytes(offer: str) -> float | None:
     return None if found is None else float(found.memory_bytes)
 
 
-def recommended_by_table(wish: Wish, file: Path | None = None) -> dict[str, Any]:
+def recommended_by_table(wish: RecommendQuery, file: Path | None = None) -> dict[str, Any]:
     """The same by a table of one's own, or by the published one; needs no home.
 
     Args:

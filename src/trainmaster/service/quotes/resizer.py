@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.control.decide.adapting import SEEN_S, Moment, change_s
-from trainmaster.control.decide.resizing import Outlook, Sizing, best_size, moment_for
+from trainmaster.control.decide.adapting import SEEN_S, ChangeTiming, change_s
+from trainmaster.control.decide.resizing import SizeForecast, Sizing, best_size, moment_for
 from trainmaster.control.task.gangs import checkpoints_of, may_resize, resized, sized, sized_recipe
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.dataclass import dataclass
 from trainmaster.db import Note
 from trainmaster.service.quotes.quote_record import cap_usd, run_end_s
-from trainmaster.service.quotes.told_reasons import ToldReasons, adapted
+from trainmaster.service.quotes.told_reasons import ReportedReasons, adapted
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.facts import Fact, GangSize, RunFacts
 from trainmaster.spec.states import State
@@ -41,7 +41,7 @@ _TOLD_MOST: Final = 2
 class _PendingSize:
     """A size that an attempt's successor is to have; ready_at: since when its machines are there."""
 
-    size: Outlook
+    size: SizeForecast
     ready_at: float | None = None
 
 
@@ -78,7 +78,7 @@ class Resizer:
         self._names = [name for name, each in recipe.experiments.items() if may_resize(each)]
         self._attempts: dict[str, int] = {}
         self._pending: dict[str, _PendingSize] = {}
-        self._told = ToldReasons(_TOLD_MOST, told_before)
+        self._told = ReportedReasons(_TOLD_MOST, told_before)
 
     def begin(self, run_state: RunState) -> None:
         """Before anything is asked for: machines that the present sizes do not need are not."""
@@ -146,10 +146,10 @@ class Resizer:
             return []
         pending.ready_at = now if pending.ready_at is None else pending.ready_at
         what = moment_for(sizing, size, now - pending.ready_at)
-        if what is Moment.WAIT:
+        if what is ChangeTiming.WAIT:
             return []
         del self._pending[attempt]
-        if what is Moment.KEEP:
+        if what is ChangeTiming.KEEP:
             self._told.enough(attempt)
             return [adapted(task, f"{sizing.now.stays}: a change no longer pays")]
         words = f"it goes on with {size.words} from its newest checkpoint"
@@ -207,7 +207,7 @@ class Resizer:
         is_alone = all(run_state.experiments[name].state is State.DONE for name in others)
         return is_alone and not any(each.is_slow or each.is_leaving for each in record.live)
 
-    def _priced(self, task: Task, size: Outlook) -> Outlook:
+    def _priced(self, task: Task, size: SizeForecast) -> SizeForecast:
         """With how many machines more it needs, and what all of them cost."""
         if self._nodes is None:
             return size
@@ -261,7 +261,7 @@ class Resizer:
     def _present(self, task: Task) -> Experiment:
         return sized(self._recipe.experiments[task.experiment], self._facts, task.attempt)
 
-    def _with(self, task: Task, size: Outlook) -> Experiment:
+    def _with(self, task: Task, size: SizeForecast) -> Experiment:
         return resized(self._recipe.experiments[task.experiment], size.workers, size.servers)
 
     def _is_decided(self, task: Task) -> bool:

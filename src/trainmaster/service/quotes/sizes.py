@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.advisor.market.workload import Workload
-from trainmaster.control.decide.resizing import Outlook
+from trainmaster.control.decide.resizing import SizeForecast
 from trainmaster.control.task.gangs import resized, slots_of
 from trainmaster.spec import Experiment
 
@@ -30,7 +30,7 @@ def outlooks(
     catalogue: Catalogue,
     room: int,
     nodes: Callable[[Experiment], int],
-) -> tuple[Outlook, ...]:
+) -> tuple[SizeForecast, ...]:
     """All sizes that an experiment may have instead, by the step-time model; empty if nothing is known.
 
     What a step learns stays the same: only sizes that share the same global batch are looked at.
@@ -73,7 +73,7 @@ def outlooks(
         if size != at and slots_of(resized(experiment, *size)) > room:
             continue  # it would never begin
         usual, sure = np.quantile(drawn / known[at], (0.5, SURE)).tolist()
-        found.append(Outlook(*size, usual, sure))
+        found.append(SizeForecast(*size, usual, sure))
     return tuple(found)
 
 

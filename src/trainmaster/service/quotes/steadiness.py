@@ -47,7 +47,7 @@ _BEGUN_AGAIN: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainingProgress:
     """What a task has shown.
 
     Attributes:
@@ -78,7 +78,7 @@ class Trained:
         return self.trained_s >= SHOWN_AFTER_S and self.trace.steady() is None
 
 
-def are_steady(places: Collection[Sequence[Trained]]) -> bool:
+def are_steady(places: Collection[Sequence[TrainingProgress]]) -> bool:
     """Whether steps are known well in each place of an experiment.
 
     A place whose tasks show none is quoted by the others and by published figures: they do not wait for it.

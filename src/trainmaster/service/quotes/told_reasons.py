@@ -1,4 +1,4 @@
-"""Lines about changed machines and sizes; `ToldReasons`: why nothing is changed, each reason once."""
+"""Lines about changed machines and sizes; `ReportedReasons`: why nothing is changed, each reason once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def adapted(task: Task, words: str) -> Note:
     return Note(f"{task.experiment}: {words}", task.experiment, topic=ADAPTED)
 
 
-class ToldReasons:
+class ReportedReasons:
     """Of one run.
 
     Args:
@@ -39,7 +39,7 @@ class ToldReasons:
     def is_new(self, experiment: str, attempt: str, words: str) -> bool:
         """Whether a line is to be told; then it has been.
 
-        >>> told = ToldReasons(3, [("train", "it is slow: the last 30 s are too short")])
+        >>> told = ReportedReasons(3, [("train", "it is slow: the last 30 s are too short")])
         >>> told.is_new("train", "x/train/0/2", "it is slow: the last 20 s are too short")
         False
         >>> told.is_new("train", "x/train/0/2", "it is slow: there is no checkpoint")

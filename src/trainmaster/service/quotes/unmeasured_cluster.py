@@ -14,7 +14,7 @@ from trainmaster.service.quotes.worker_counts import allowed_workers, quoted_wor
 from trainmaster.spec import Experiment, Recipe
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.quote.supply import Market
+    from trainmaster.advisor.quote.supply import Supply
     from trainmaster.spec.log_normal import LogNormal
 
 
@@ -34,7 +34,7 @@ class UnmeasuredCluster:
 
     @classmethod
     def of(
-        cls, recipe: Recipe, experiment: Experiment, market: Market, options: QuoteOptions
+        cls, recipe: Recipe, experiment: Experiment, market: Supply, options: QuoteOptions
     ) -> UnmeasuredCluster:
         """Choose it.
 
@@ -55,7 +55,7 @@ class UnmeasuredCluster:
         machines = Rented.of(best, 1 if market.is_there else workers)
         return cls(workload, best, ClusterShape(machines, servers, workers))
 
-    def wait(self, market: Market) -> LogNormal:
+    def wait(self, market: Supply) -> LogNormal:
         """How long its machines are waited for."""
         from trainmaster.advisor.market.phases import machines_belief
 

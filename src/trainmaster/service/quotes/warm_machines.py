@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trainmaster.advisor.market.memory_floor import Memory
     from trainmaster.advisor.quote.quote import Quote
     from trainmaster.cluster.renting.plan import ClusterPlan
-    from trainmaster.cluster.renting.requirements import Pick
+    from trainmaster.cluster.renting.requirements import QuotedChoice
     from trainmaster.service.quotes.candidate_offers import CandidateOffers
     from trainmaster.service.renting.kept_clusters import KeptCluster
     from trainmaster.service.service import Service
@@ -170,14 +170,14 @@ def _told(made: Quote, known: QuoteOptions) -> Quote:
     return replace(made, warm=tuple(names), notes=(warm_note(names), *made.notes) if names else made.notes)
 
 
-def picks_of(made: Quote) -> dict[str, Pick]:
+def picks_of(made: Quote) -> dict[str, QuotedChoice]:
     """The clusters of a quote as plans take them, by experiment."""
-    from trainmaster.cluster.renting.requirements import Pick
+    from trainmaster.cluster.renting.requirements import QuotedChoice
 
     found = {}
     for name, one in made.experiments.items():
         worker, server = one.cluster.worker, one.cluster.server
-        found[name] = Pick(
+        found[name] = QuotedChoice(
             instance=worker.instance,
             region=worker.region,
             spot=worker.spot,

@@ -9,7 +9,7 @@ from statistics import mean, pstdev
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.advisor.market.workload import Workload
-from trainmaster.advisor.model.measurement import Measurement, SeenCurve
+from trainmaster.advisor.model.measurement import Measurement, ObservedCurve
 from trainmaster.cluster.renting.requirements import Needs
 from trainmaster.service.quotes.job_numbers import LENGTH
 from trainmaster.spec import Experiment, Hardware, Recipe
@@ -32,7 +32,7 @@ def workload_of(
     seed: int,
     max_workers: int | None = None,
     at_once: int = _AT_ONCE,
-    curves: Sequence[SeenCurve] = (),
+    curves: Sequence[ObservedCurve] = (),
     plays: Sequence[Sequence[float]] = (),
 ) -> Workload:
     """What an experiment has to do, and how much of it its target and its pruner leave to do.
@@ -128,7 +128,7 @@ def quoted_workload(
     recipe: Recipe,
     experiment: Experiment,
     options: QuoteOptions,
-    curves: Sequence[SeenCurve] = (),
+    curves: Sequence[ObservedCurve] = (),
     plays: Sequence[Sequence[float]] = (),
 ) -> Workload:
     """The same, as quotes are made for it: of one of several places, with the latency of its machines.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import RowMapping
 
-    from trainmaster.advisor.papers.recommend import Wish
+    from trainmaster.advisor.papers.recommend import RecommendQuery
     from trainmaster.artifacts import Manifest
     from trainmaster.service.models.unpublished_models import SavedModel
     from trainmaster.service.runs.highlights import Highlights
@@ -473,7 +473,7 @@ class TeamRuns:
         self.row(run)
         return check_models(self._service, [run], is_deep=is_deep)
 
-    def recommend(self, wish: Wish, profile: str = PUBLISHED) -> dict[str, Any]:
+    def recommend(self, wish: RecommendQuery, profile: str = PUBLISHED) -> dict[str, Any]:
         """How many machines for a batch and a latency; of runs, by what was measured in those it sees."""
         if profile != PUBLISHED:
             self.row(profile.partition("/")[0])

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from trainmaster.advisor.model.measurement import SeenCurve
+from trainmaster.advisor.model.measurement import ObservedCurve
 from trainmaster.advisor.model.target_steps import TargetBelief, target_belief
 
 
@@ -17,7 +17,7 @@ def curve(*, until, batch=None, scale=1.0, is_run=True, every=10, seed=0):
     values = [
         1 - 0.8 * (step / scale / 10) ** -0.4 * math.exp(0.01 * rng.standard_normal()) for step in steps
     ]
-    return SeenCurve("accuracy", tuple(zip(map(float, steps), values, strict=True)), batch, is_run)
+    return ObservedCurve("accuracy", tuple(zip(map(float, steps), values, strict=True)), batch, is_run)
 
 
 def belief(*curves, aim=0.88, **more):
@@ -67,7 +67,9 @@ def test_other_versions_of_the_job_say_less_however_many_there_are():
 
 
 def test_never_is_an_answer():
-    flat = SeenCurve("accuracy", tuple((float(s), 0.5 - 0.3 * 0.9 ** (s / 10)) for s in range(10, 1500, 10)))
+    flat = ObservedCurve(
+        "accuracy", tuple((float(s), 0.5 - 0.3 * 0.9 ** (s / 10)) for s in range(10, 1500, 10))
+    )
     assert belief(flat, aim=0.9).never > 0.9
 
 
@@ -125,7 +127,7 @@ def test_the_same_curves_give_the_same_digits():
 def test_the_noise_of_gradients_tells_the_critical_batch_where_no_other_batch_was_seen():
     def critical(noise):
         one = seen(256, 500)
-        found = belief(SeenCurve(one.metric, one.points, one.batch, noise=noise), batch=256.0).critical
+        found = belief(ObservedCurve(one.metric, one.points, one.batch, noise=noise), batch=256.0).critical
         return float(np.median(found[found > 0])), float((found == 0).mean())
 
     unknown, no_gain = critical(None)

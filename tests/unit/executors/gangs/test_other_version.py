@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.executors.gangs.engine import StreamAgent
-from trainmaster.executors.gangs.nodes import Link
+from trainmaster.executors.gangs.nodes import AgentLink
 from trainmaster.executors.gangs.placement import LiveNode
 from trainmaster.spec.errors import ExecutorError, OtherVersionError
 
@@ -39,7 +39,7 @@ class Listener:
 async def answer_of(agent):
     """What a link takes from its first look."""
     listener = Listener()
-    link = Link(NODE, agent, listener, SimpleNamespace(), lambda _: None, ("run", 1))
+    link = AgentLink(NODE, agent, listener, SimpleNamespace(), lambda _: None, ("run", 1))
     try:
         return await asyncio.wait_for(listener.answer, 30)
     finally:

@@ -21,7 +21,7 @@ from trainmaster.service.quotes.fingerprint import Fingerprint
 from trainmaster.service.quotes.history import History, MeasuredNow
 from trainmaster.service.quotes.quote_record import QuoteRecord, quote_summary, record_outcomes
 from trainmaster.service.quotes.quote_tracker import QuoteTracker
-from trainmaster.service.quotes.steadiness import Trained, is_upset, share_done
+from trainmaster.service.quotes.steadiness import TrainingProgress, is_upset, share_done
 from trainmaster.spec import Strategy, read_recipe
 from trainmaster.spec.log_normal import LogNormal
 from trainmaster.spec.states import EndReason, State
@@ -207,7 +207,7 @@ def test_steps_are_known_well_only_once_they_are_a_measurement():
     for i in range(8):
         trace.add(BEGAN + i, 10 * i + 1)
         if (found := trace.steady()) is not None:
-            seen[found.blocks] = Trained(trace, share=0.5, trained_s=10.0).is_steady
+            seen[found.blocks] = TrainingProgress(trace, share=0.5, trained_s=10.0).is_steady
     assert (seen[2], seen[3]) == (False, True)
 
 

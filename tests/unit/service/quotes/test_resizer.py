@@ -12,7 +12,7 @@ from trainmaster.cluster.observed import Scaling
 from trainmaster.cluster.record import ClusterState, Machine, new_record
 from trainmaster.cluster.renting.growth import grown
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
-from trainmaster.control.decide.resizing import Outlook
+from trainmaster.control.decide.resizing import SizeForecast
 from trainmaster.control.task.gangs import member_names, sized
 from trainmaster.service.quotes.resizer import Resizer
 from trainmaster.service.quotes.worker_counts import with_workers
@@ -25,8 +25,8 @@ BEGUN = 1000.0
 RENTED = Rental("m4.large", "us", "us-a", usd_per_hour=1.0)
 SPOT = Rental("m4.large", "us", "us-a", spot=True, usd_per_hour=0.3, most_usd_per_hour=1.0)
 HOST = Rental(is_rented=False)
-SIZES = (Outlook(1, 0, 1.9, 2.0), Outlook(2, 0, 1.0, 1.0), Outlook(4, 0, 0.52, 0.56))
-AS_QUICK = (Outlook(1, 0, 1.0, 1.02), *SIZES[1:])
+SIZES = (SizeForecast(1, 0, 1.9, 2.0), SizeForecast(2, 0, 1.0, 1.0), SizeForecast(4, 0, 0.52, 0.56))
+AS_QUICK = (SizeForecast(1, 0, 1.0, 1.02), *SIZES[1:])
 
 
 class Loop:
@@ -76,7 +76,7 @@ class Bench:
         objective: str = "fastest",
         budget: str = "{}",
         strategy: str = "",
-        sizes: tuple[Outlook, ...] = SIZES,
+        sizes: tuple[SizeForecast, ...] = SIZES,
         others: tuple[str, ...] = (),
         workers: str = "1..8",
         per_hour: float = float("inf"),
@@ -228,7 +228,7 @@ def test_a_driver_that_is_killed_anywhere_changes_it_once(at):
         bench.drive()
     assert bench.quoted.experiments["train"].distributed.workers == 4
     assert list(bench.rows) == [(Fact.SIZE, "train/2")]
-    bench.quote.sizes = {"train": (Outlook(4, 0, 1.0, 1.0), Outlook(2, 0, 0.3, 0.3))}
+    bench.quote.sizes = {"train": (SizeForecast(4, 0, 1.0, 1.0), SizeForecast(2, 0, 0.3, 0.3))}
     assert bench.look(50) == ["4 workers stay: their number was changed 26 s ago"]
     assert len(bench.rows) == 1
 
@@ -270,7 +270,7 @@ def test_what_an_earlier_driver_asked_for_is_had_by_the_next_one():
 
 
 def test_more_parameter_servers_go_where_the_workers_are():
-    sizes = (Outlook(2, 1, 1.0, 1.0), Outlook(2, 2, 0.5, 0.55))
+    sizes = (SizeForecast(2, 1, 1.0, 1.0), SizeForecast(2, 2, 0.5, 0.55))
     bench = Bench(strategy=", strategy: ps-sync", workers="2", sizes=sizes)
     assert "2 workers and 2 parameter servers instead of 2 workers and 1" in bench.look(20)[0]
     bench.found.checkpoint_at = BEGUN + 21
@@ -291,7 +291,7 @@ def test_more_machines_are_not_had_in_ways_that_are_then_too_dear_per_hour(per_h
 
 
 def test_servers_of_their_own_machines_are_waited_for_though_there_are_as_many_in_all():
-    sizes = (Outlook(2, 1, 1.0, 1.0), Outlook(1, 2, 0.5, 0.55))
+    sizes = (SizeForecast(2, 1, 1.0, 1.0), SizeForecast(1, 2, 0.5, 0.55))
     bench = Bench(strategy=", strategy: ps-sync", sizes=sizes, servers=(1,))
     bench.loop.there = 3
     assert "on 1 machine more" in bench.look(20)[0]

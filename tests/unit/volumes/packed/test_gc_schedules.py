@@ -16,7 +16,7 @@ import pytest
 
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
-from trainmaster.testing.stepped_store import Stage
+from trainmaster.testing.stepped_store import SteppedStore
 from trainmaster.volumes.packed import garbage, marks, releasing
 from trainmaster.volumes.packed.deletions import Deletions
 from trainmaster.volumes.packed.garbage import collect_garbage
@@ -39,7 +39,7 @@ class World:
         removed: versions that were removed on purpose.
     """
 
-    def __init__(self, stage: Stage, folder) -> None:
+    def __init__(self, stage: SteppedStore, folder) -> None:
         self.stage = stage
         self.folder = folder
         self.made: list[int] = []
@@ -129,7 +129,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def objects(folder):
     """What the store has at the beginning."""
-    with Stage() as stage:
+    with SteppedStore() as stage:
         world = World(stage, folder)
         for tree in "ab":
             world.push(tree)
@@ -143,7 +143,7 @@ def stages(objects, folder):
     """Gives a new world each time."""
 
     def make():
-        stage = Stage()
+        stage = SteppedStore()
         stage.objects.update(objects[0])
         stage.clock.now_s = objects[1]
         return stage, World(stage, folder)
@@ -460,7 +460,7 @@ def test_a_collection_without_its_mark_deletes_nothing(stages):
 @pytest.mark.parametrize("boot_s", [0.0, 1800.0])
 def test_a_mark_that_was_away_says_so_whichever_clock_saw_it(boot_s):
     """The machine's own clock stands still where it was paused from outside; the store's may be coarse."""
-    with Stage() as stage:
+    with SteppedStore() as stage:
         now_s = [0.0]
         mark = marks.Mark(stage.store("v"), "collections", Clocks(boot_s=lambda: now_s[0]))
         mark.renew()

@@ -313,7 +313,7 @@ class ClusterActor:
                 os._exit(0)
 
 
-class NodeLook:
+class NodeInspector:
     """Sees a node, of which it is given nothing."""
 
     def about(self, scratch: str) -> dict[str, Any]:
@@ -392,7 +392,7 @@ class RayProxyServer:
         nodes = {row["NodeManagerAddress"]: row["NodeID"] for row in ray.nodes() if row["Alive"]}
         seen: dict[str, dict[str, Any]] = {each: {"error": "it is gone"} for each in addresses}
         looks = {
-            each: ray.remote(NodeLook)
+            each: ray.remote(NodeInspector)
             .options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(nodes[each], soft=False))
             .remote()
             for each in addresses
@@ -503,7 +503,7 @@ def main(about: dict[str, Any]) -> None:
     except Exception as error:  # noqa: BLE001 - told to who asks
         kind = "missing" if isinstance(error, ImportError) else "refused"
         kind = "away" if isinstance(error, (OSError, TimeoutError)) else kind
-        kind = "stranger" if type(error).__name__ in ("StrangerError", "AuthenticationError") else kind
+        kind = "stranger" if type(error).__name__ in ("LoginNeededError", "AuthenticationError") else kind
         said = str(error).strip() or type(error).__name__
         say({kind: f"{said}", "python": sys.version.split()[0], "path": sys.executable})
         os._exit(1)

@@ -26,7 +26,7 @@ _STILLBORN = (
 )  # fmt: skip
 
 
-class StrangerError(Exception):
+class LoginNeededError(Exception):
     """It answers those only who show a certificate, or a token; or we do, and it takes none."""
 
 
@@ -55,12 +55,12 @@ def knock(address: str) -> None:
         except OSError as error:
             if not is_safe:
                 raise
-            raise StrangerError(f"not with the certificates of RAY_TLS_...: {error}") from None
+            raise LoginNeededError(f"not with the certificates of RAY_TLS_...: {error}") from None
     if not first:  # so does a tunnel whose other end is away: later may help
         does_so = "takes no such certificate" if is_safe else "has TLS, where RAY_USE_TLS is not set here"
         raise ConnectionError(f"it hangs up, as one that {does_so}")
     if first[3:4] != b"\4":
-        raise StrangerError("it is no Ray" if is_safe else "it has TLS, and RAY_USE_TLS is not set here")
+        raise LoginNeededError("it is no Ray" if is_safe else "it has TLS, and RAY_USE_TLS is not set here")
 
 
 def dial(address: str) -> None:
