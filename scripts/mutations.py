@@ -72,8 +72,8 @@ _RUNS = {
         "tests/unit/volumes/packed/test_hostile_documents.py",
         "tests/unit/volumes/packed/test_gc_schedules.py",
     ],
-    "volumes/packed/marks.py": [
-        "tests/unit/volumes/packed/test_push_marks.py",
+    "volumes/packed/leases.py": [
+        "tests/unit/volumes/packed/test_push_leases.py",
         "tests/unit/volumes/packed/test_garbage.py",
         "tests/unit/volumes/packed/test_gc_schedules.py",
     ],
@@ -219,7 +219,7 @@ EQUIVALENT: dict[str, str] = {
     "volumes/packed/garbage.py:_is_at_rest: return modified_s <= since_s"
     " or self._now_s - modified_s >= self._grace_s"
     " [32: self._now_s - modified_s >= self._grace_s -> self._now_s - modified_s > self._grace_s]": _MOMENT,
-    "volumes/packed/garbage.py:_sweep_marks: if not is_list(detail.key)"
+    "volumes/packed/garbage.py:_sweep_leases: if not is_list(detail.key)"
     " and self._now_s - detail.modified_s >= max(self._grace_s, DEAD_AFTER_S)"
     " [31: self._now_s - detail.modified_s >= max(self._grace_s, DEAD_AFTER_S)"
     " -> self._now_s - detail.modified_s > max(self._grace_s, DEAD_AFTER_S)]": _MOMENT,

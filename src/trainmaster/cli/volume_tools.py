@@ -195,7 +195,7 @@ class _Ended(BaseException):
 
 @contextmanager
 def interruptible(hint: str) -> Iterator[None]:
-    """Lets Ctrl-C and SIGTERM unwind: marks on the store and scratch files are taken away again.
+    """Lets Ctrl-C and SIGTERM unwind: leases on the store and scratch files are taken away again.
 
     Args:
         hint: what has become of the work, and how to go on.

@@ -11,7 +11,7 @@ from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.volumes.packed.garbage import _named_chunks, collect_garbage
 from trainmaster.volumes.packed.head import alive_heads, head_numbers, remove_version
-from trainmaster.volumes.packed.marks import Clocks
+from trainmaster.volumes.packed.leases import Clocks
 from trainmaster.volumes.packed.pushing import push
 
 if TYPE_CHECKING:

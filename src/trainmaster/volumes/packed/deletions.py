@@ -161,7 +161,7 @@ def forget_lists(store: ObjectStore, lists: list[DeletionList], there: Set[str],
 
 
 def is_list(key: str) -> bool:
-    """Whether this is the key of a list, not of a mark."""
+    """Whether this is the key of a list, not of a lease."""
     return _LIST.fullmatch(key) is not None
 
 

@@ -24,7 +24,15 @@ from trainmaster.volumes.packed.deletions import (
 from trainmaster.volumes.packed.fetching_tables import fetched_table
 from trainmaster.volumes.packed.hashes import CHUNK_HASH_BYTES
 from trainmaster.volumes.packed.head import Head, alive_heads, head_numbers, take_number
-from trainmaster.volumes.packed.marks import DEAD_AFTER_S, REAL_CLOCKS, Clocks, Mark, living, marked, owner
+from trainmaster.volumes.packed.leases import (
+    DEAD_AFTER_S,
+    REAL_CLOCKS,
+    Clocks,
+    OperationLease,
+    leased,
+    living,
+    owner,
+)
 from trainmaster.volumes.packed.parquet import read_table
 
 #: By default nothing younger than this is given up, and nothing is deleted that was given up later.
@@ -76,8 +84,8 @@ def remove_volume(store: ObjectStore) -> None:
     """
     if not head_numbers(store)[1]:
         raise NotFoundError(f"{store.url}: there is no volume.", "Look at the URL; nothing was deleted.")
-    with marked(store, "collections") as mark:
-        pushes = living(store, "pushes", mark.renew())
+    with leased(store, "collections") as lease:
+        pushes = living(store, "pushes", lease.renew())
         if pushes:
             whose = owner(store, pushes[0].key)
             raise PublishError(
@@ -109,8 +117,8 @@ def collect_garbage(
     """
     if not head_numbers(store)[1] and not any(True for _ in store.list("chunks")):
         raise NotFoundError(f"{store.url}: there is no volume.", "Look at the URL; nothing was deleted.")
-    with marked(store, "collections", clocks) as mark:
-        collection = _Collection(store, mark, grace_s, now)
+    with leased(store, "collections", clocks) as lease:
+        collection = _Collection(store, lease, grace_s, now)
         others = collection.others()
         if others:
             return collection.report((), others)
@@ -121,20 +129,20 @@ def collect_garbage(
 class _Collection:
     """One collection: what is there, what is named, and what was given up."""
 
-    def __init__(self, store: ObjectStore, mark: Mark, grace_s: float, now: bool) -> None:
+    def __init__(self, store: ObjectStore, lease: OperationLease, grace_s: float, now: bool) -> None:
         self._store = store
-        self._mark = mark
+        self._lease = lease
         self._grace_s = grace_s
         self._is_now = now
-        self._now_s = mark.renew()
+        self._now_s = lease.renew()
         self._deletions = Deletions(store)
         self._named = _Named(store)
         self._there: dict[str, ObjectDetail] = {}
         self._known_lists: set[str] = set()
 
     def others(self) -> list[ObjectDetail]:
-        """Gives the marks of what else is at work."""
-        found = [one for one in living(self._store, "collections", self._now_s) if one.key != self._mark.key]
+        """Gives the leases of what else is at work."""
+        found = [one for one in living(self._store, "collections", self._now_s) if one.key != self._lease.key]
         return found + living(self._store, "pushes", self._now_s)
 
     def give_up(self) -> None:
@@ -170,14 +178,14 @@ class _Collection:
         others: list[ObjectDetail] = []
         for first in range(0, len(doomed), _DELETED_AT_ONCE):
             # For versions that know no lists: they keep off while we seem alive, and we while they do.
-            self._now_s = self._mark.confirm()
+            self._now_s = self._lease.confirm()
             others = self.others()
             if others:
                 doomed = doomed[:first]
                 break
             self._store.delete(doomed[first : first + _DELETED_AT_ONCE])
         forget_lists(self._store, self._deletions.lists, self._there.keys() - set(doomed), self._now_s)
-        self._sweep_marks()
+        self._sweep_leases()
         return self.report(doomed, others)
 
     def report(self, deleted: Sequence[str], others: Iterable[ObjectDetail]) -> Collected:
@@ -226,7 +234,7 @@ class _Collection:
         if any(one.newest is None or one.newest >= newest for one in due):
             take_number(self._store, newest + 1)
 
-    def _sweep_marks(self) -> None:
+    def _sweep_leases(self) -> None:
         """Takes away what the dead have left."""
         stale = [
             detail.key

@@ -17,7 +17,7 @@ from trainmaster.spec.units import counted
 from trainmaster.volumes.packed.addresses import VolumeAddress, volume_address
 from trainmaster.volumes.packed.hashes import CHUNK_HASH_BYTES
 from trainmaster.volumes.packed.head import Head
-from trainmaster.volumes.packed.marks import REAL_CLOCKS, Clocks, marked
+from trainmaster.volumes.packed.leases import REAL_CLOCKS, Clocks, leased
 from trainmaster.volumes.packed.object_source import found_objects, single_object
 from trainmaster.volumes.packed.packing import SourceFile
 from trainmaster.volumes.packed.pushing import DEFAULT_CHUNK_BYTES, PushReport, push_scratch, told_cache
@@ -116,10 +116,10 @@ def index(
     place = cache or told_cache(say)
     with (
         explaining("write", str(place)),
-        marked(store, "pushes", clocks) as mark,
+        leased(store, "pushes", clocks) as lease,
         push_scratch(place) as scratch,
     ):
-        publication = VersionRelease(store, mark, say, clocks)
+        publication = VersionRelease(store, lease, say, clocks)
         writer = _IndexWriter(scratch, objects.url, chunk_limit_bytes)
         for detail, members in _found(objects, details, kind):
             for member in members:

@@ -24,7 +24,7 @@ from trainmaster.volumes.packed.directory_source import DirectorySource
 from trainmaster.volumes.packed.hashes import FILE_HASH_BYTES, joined_digest
 from trainmaster.volumes.packed.head import MADE_BY, Head
 from trainmaster.volumes.packed.journal import PushJournal
-from trainmaster.volumes.packed.marks import REAL_CLOCKS, Clocks, marked
+from trainmaster.volumes.packed.leases import REAL_CLOCKS, Clocks, leased
 from trainmaster.volumes.packed.materialising import tables_directory
 from trainmaster.volumes.packed.object_source import ObjectSource, single_object
 from trainmaster.volumes.packed.opening import usable_cache
@@ -199,8 +199,8 @@ def push(
     place = cache or told_cache(say)
     journal = PushJournal(place / "volumes" / "push", f"{files.label}\n{chunk_limit_bytes}")
     try:
-        with marked(store, "pushes", clocks) as mark, push_scratch(place) as scratch:
-            publication = VersionRelease(store, mark, say, clocks)
+        with leased(store, "pushes", clocks) as lease, push_scratch(place) as scratch:
+            publication = VersionRelease(store, lease, say, clocks)
             known = publication.deletions
             uploader = ChunkUploader(
                 files, store, journal, known, chunk_limit_bytes, max(1, jobs), proves=read_back

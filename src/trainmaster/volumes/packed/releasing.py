@@ -20,7 +20,7 @@ from trainmaster.volumes.packed.head import (
     remove_version,
     tombstone_key,
 )
-from trainmaster.volumes.packed.marks import REAL_CLOCKS, Clocks, Mark, wait_for_collections
+from trainmaster.volumes.packed.leases import REAL_CLOCKS, Clocks, OperationLease, wait_for_collections
 from trainmaster.volumes.packed.materialising import keep_columns, named_tables, write_columns
 from trainmaster.volumes.packed.parquet import TableName
 
@@ -168,7 +168,7 @@ class VersionRelease:
 
     Args:
         store: the volume.
-        mark: of the push.
+        lease: of the push.
         say: told what a user would like to know.
         clocks: tell the time.
 
@@ -179,12 +179,12 @@ class VersionRelease:
     def __init__(
         self,
         store: ObjectStore,
-        mark: Mark,
+        lease: OperationLease,
         say: Callable[[str], None],
         clocks: Clocks = REAL_CLOCKS,
     ) -> None:
         self._store = store
-        self._mark = mark
+        self._lease = lease
         self._say = say
         self._clocks = clocks
         self.deletions = Deletions(store)
@@ -242,7 +242,7 @@ class VersionRelease:
         return head
 
     def _settled(self) -> list[ObjectDetail]:
-        return wait_for_collections(self._store, self._mark, self._say, clocks=self._clocks)
+        return wait_for_collections(self._store, self._lease, self._say, clocks=self._clocks)
 
     def _check_names(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -256,12 +256,12 @@ class VersionRelease:
     def _confirm_once_more(self, head: Head, confirm: Callable[[], object]) -> None:
         """Withdraws a version of which something was deleted by a version that knows no deletion lists.
 
-        It keeps off as long as our mark is fresh. Only if it was not, until the head was there, is there
+        It keeps off as long as our lease is fresh. Only if it was not, until the head was there, is there
         reason to look.
         """
         try:
             info = self._store.info(head_key(head.version))
-            if info is None or self._mark.was_fresh(info.modified_s):
+            if info is None or self._lease.was_fresh(info.modified_s):
                 return
             confirm_tables(self._store, head)
             confirm()

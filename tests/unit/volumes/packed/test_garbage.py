@@ -10,12 +10,12 @@ from handmade_volumes import file_row, folder_row, publish_rows
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import NotFoundError, PublishError
 from trainmaster.volumes.errors import DamagedVolumeError
-from trainmaster.volumes.packed import marks
+from trainmaster.volumes.packed import leases
 from trainmaster.volumes.packed.deletions import Deletions, forget_lists, write_list
 from trainmaster.volumes.packed.garbage import collect_garbage, remove_volume
 from trainmaster.volumes.packed.getting import get
 from trainmaster.volumes.packed.head import alive_heads, head_numbers, remove_version
-from trainmaster.volumes.packed.marks import Clocks, Mark, marked
+from trainmaster.volumes.packed.leases import Clocks, OperationLease, leased
 from trainmaster.volumes.packed.opening import open_volume
 from trainmaster.volumes.packed.pushing import push
 
@@ -289,7 +289,7 @@ def test_nothing_goes_while_a_push_is_under_way(volume):
     store = ObjectStore(volume)
     remove_version(store, 2)
     age(volume, 25)
-    with marked(store, "pushes"):
+    with leased(store, "pushes"):
         done = collect_garbage(store, now=True)
         assert (done.under_way, done.deleted_chunks, done.marked_chunks) == (1, 0, 0)
     assert list(store.list("collections")) == list(store.list("pushes")) == []
@@ -300,11 +300,11 @@ def test_a_push_that_was_killed_is_forgotten(volume):
     store = ObjectStore(volume)
     remove_version(store, 2)
     age(volume, 25)
-    Mark(store, "pushes")
+    OperationLease(store, "pushes")
     assert collect_garbage(store).under_way == 1
     age(volume, 2, "pushes")
     assert collect_garbage(store, now=True).deleted_chunks == 1
-    Mark(store, "collections")
+    OperationLease(store, "collections")
     age(volume, 25)
     collect_garbage(store)
     assert list(store.list("pushes")) == []
@@ -313,12 +313,12 @@ def test_a_push_that_was_killed_is_forgotten(volume):
 
 def test_a_push_waits_for_a_collection(volume, tmp_path):
     store = ObjectStore(volume)
-    mark = Mark(store, "collections")
+    lease = OperationLease(store, "collections")
     said = []
 
     def say(text):
         said.append(text)
-        store.delete([mark.key])
+        store.delete([lease.key])
 
     clocks = Clocks(sleep=lambda _: None)
     push(tmp_path / "src", volume, cache=tmp_path / "cache", chunk_limit_bytes=LIMIT, say=say, clocks=clocks)
@@ -327,10 +327,10 @@ def test_a_push_waits_for_a_collection(volume, tmp_path):
 
 def test_a_collection_that_never_ends(volume):
     store = ObjectStore(volume)
-    Mark(store, "collections")
+    OperationLease(store, "collections")
     assert collect_garbage(store).under_way == 1, "also for another collection"
-    with marked(store, "pushes") as mark, pytest.raises(PublishError, match="too long"):
-        marks.wait_for_collections(store, mark, lambda _: None, wait_s=0)
+    with leased(store, "pushes") as lease, pytest.raises(PublishError, match="too long"):
+        leases.wait_for_collections(store, lease, lambda _: None, wait_s=0)
 
 
 def test_a_head_that_cannot_be_read_stops_it(volume):
@@ -384,7 +384,7 @@ def test_a_volume_without_versions_can_be_removed_too(volume):
 
 def test_a_whole_volume(volume):
     store = ObjectStore(volume)
-    with marked(store, "pushes"), pytest.raises(PublishError, match=r"under way \(.+\)"):
+    with leased(store, "pushes"), pytest.raises(PublishError, match=r"under way \(.+\)"):
         remove_volume(store)
     remove_volume(store)
     assert list(store.list()) == []

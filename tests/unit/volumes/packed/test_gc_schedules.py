@@ -17,11 +17,11 @@ import pytest
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
 from trainmaster.testing.stepped_store import SteppedStore
-from trainmaster.volumes.packed import garbage, marks, releasing
+from trainmaster.volumes.packed import garbage, leases, releasing
 from trainmaster.volumes.packed.deletions import Deletions
 from trainmaster.volumes.packed.garbage import collect_garbage
 from trainmaster.volumes.packed.head import head_numbers, remove_version
-from trainmaster.volumes.packed.marks import Clocks, living, marked
+from trainmaster.volumes.packed.leases import Clocks, leased, living
 from trainmaster.volumes.packed.pushing import push
 
 pytestmark = pytest.mark.simulation
@@ -66,8 +66,8 @@ class World:
     def collect_without_lists(self):
         """As earlier Trainmasters do."""
         store = ObjectStore(URL)
-        with marked(store, "collections", self.clocks) as mark:
-            now_s = mark.renew()
+        with leased(store, "collections", self.clocks) as lease:
+            now_s = lease.renew()
             if len(living(store, "collections", now_s)) > 1 or living(store, "pushes", now_s):
                 return
             named = garbage._Named(store)
@@ -238,8 +238,8 @@ def a_version_that_is_removed_again(world):
 @pytest.fixture
 def no_marks(monkeypatch):
     """Nobody sees that others are at work: what holds now rests on no clock."""
-    monkeypatch.setattr(marks, "_living", lambda *_: [])
-    monkeypatch.setattr(marks.Mark, "confirm", marks.Mark.renew)
+    monkeypatch.setattr(leases, "_living", lambda *_: [])
+    monkeypatch.setattr(leases.OperationLease, "confirm", leases.OperationLease.renew)
 
 
 @pytest.mark.parametrize(
@@ -377,7 +377,7 @@ def test_a_collection_that_slept_deletes_nothing(stages, monkeypatch, is_confirm
     """A push that knows no lists held it for dead, and made a version meanwhile."""
     monkeypatch.setattr(releasing, "Deletions", NoDeletions)
     if not is_confirmed:
-        monkeypatch.setattr(marks.Mark, "confirm", marks.Mark.renew)
+        monkeypatch.setattr(leases.OperationLease, "confirm", leases.OperationLease.renew)
     stage, world = stages()
     with stage:
         collector = stage.start("gc", lambda: world.collect(now=True))
@@ -438,7 +438,7 @@ def test_a_push_that_comes_between_two_deletes_stops_them(stages, monkeypatch):
         )
         stage.run(collector, until=is_delete)
         stage.step(collector)
-        marks.Mark(ObjectStore(URL), "pushes", world.clocks)
+        leases.OperationLease(ObjectStore(URL), "pushes", world.clocks)
         done = stage.finish(collector)
         assert (done.deleted_chunks + done.deleted_tables, done.under_way) == (1, 1)
         assert done.marked_chunks + done.marked_tables == 2
@@ -462,12 +462,12 @@ def test_a_mark_that_was_away_says_so_whichever_clock_saw_it(boot_s):
     """The machine's own clock stands still where it was paused from outside; the store's may be coarse."""
     with SteppedStore() as stage:
         now_s = [0.0]
-        mark = marks.Mark(stage.store("v"), "collections", Clocks(boot_s=lambda: now_s[0]))
-        mark.renew()
-        mark.confirm()
+        lease = leases.OperationLease(stage.store("v"), "collections", Clocks(boot_s=lambda: now_s[0]))
+        lease.renew()
+        lease.confirm()
         now_s[0] += boot_s
         stage.clock.sleep(0.0 if boot_s else 1800.0)
         with pytest.raises(PublishError, match="not renewed"):
-            mark.confirm()
+            lease.confirm()
         with pytest.raises(PublishError, match="not renewed"):
-            mark.confirm()
+            lease.confirm()

@@ -1,11 +1,11 @@
-"""Marks of pushes and collections that are under way, by which they keep out of each other's way.
+"""Leases of pushes and collections that are under way, by which they keep out of each other's way.
 
-Each puts its own mark first and looks for the other's then; so at least one of two sees the
+Each puts its own lease first and looks for the other's then; so at least one of two sees the
 other. A push waits until no collection runs; a collection deletes nothing while a push runs.
-Ages are judged by the store's own clock alone. That its process is dead is also known of a mark
+Ages are judged by the store's own clock alone. That its process is dead is also known of a lease
 that was made on this machine.
 
-Marks save work: what a collection frees, no push has to send again. That no version loses anything
+Leases save work: what a collection frees, no push has to send again. That no version loses anything
 does not rest on them but on :mod:`trainmaster.volumes.packed.deletions`, except beside a Trainmaster
 that knows no deletion lists.
 """
@@ -26,8 +26,8 @@ from trainmaster.spec.errors import PublishError
 from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.spec.processes import is_alive, process_space, start_ticks
 
-MarkKind: TypeAlias = Literal["pushes", "collections"]
-#: A mark that was not renewed for so long is of a process that is dead.
+OperationKind: TypeAlias = Literal["pushes", "collections"]
+#: A lease that was not renewed for so long is of a process that is dead.
 DEAD_AFTER_S = 3600.0
 _RENEWED_EVERY_S = 300.0
 _WAIT_S = 600.0
@@ -38,7 +38,7 @@ class Clocks(NamedTuple):
 
     Attributes:
         boot_s: as `trainmaster.spec.clocks.boot_s`.
-        wall_s: Unix seconds, for people who read a mark.
+        wall_s: Unix seconds, for people who read a lease.
         sleep: waits for so many seconds.
     """
 
@@ -50,14 +50,14 @@ class Clocks(NamedTuple):
 REAL_CLOCKS = Clocks()
 
 
-class Mark:
+class OperationLease:
     """An object that says that something is under way; renewed by a thread of its own.
 
     Attributes:
         key: of the object.
     """
 
-    def __init__(self, store: ObjectStore, kind: MarkKind, clocks: Clocks = REAL_CLOCKS) -> None:
+    def __init__(self, store: ObjectStore, kind: OperationKind, clocks: Clocks = REAL_CLOCKS) -> None:
         self._store = store
         self.key = f"{kind}/{secrets.token_hex(8)}.json"
         self._clocks = clocks
@@ -68,13 +68,13 @@ class Mark:
         self._put()
 
     def renew(self) -> float:
-        """Writes the mark again.
+        """Writes the lease again.
 
         Returns:
             The time by the store's clock.
 
         Raises:
-            PublishError: the store fails, or has lost the mark.
+            PublishError: the store fails, or has lost the lease.
         """
         with self._lock:
             began = self._clocks.boot_s()
@@ -98,7 +98,7 @@ class Mark:
             return not self._has_lapsed and away_s < DEAD_AFTER_S / 2
 
     def confirm(self) -> float:
-        """Checks that the mark cannot have expired for others, and renews it.
+        """Checks that the lease cannot have expired for others, and renews it.
 
         Returns:
             The time by the store's clock.
@@ -134,27 +134,27 @@ class Mark:
 
 
 @contextmanager
-def marked(store: ObjectStore, kind: MarkKind, clocks: Clocks = REAL_CLOCKS) -> Iterator[Mark]:
-    """Keeps a mark as long as the body runs.
+def leased(store: ObjectStore, kind: OperationKind, clocks: Clocks = REAL_CLOCKS) -> Iterator[OperationLease]:
+    """Keeps a lease as long as the body runs.
 
     Raises:
         PublishError: it cannot be written.
     """
-    mark = Mark(store, kind, clocks)
+    lease = OperationLease(store, kind, clocks)
     stopped = threading.Event()
-    keeping = threading.Thread(target=mark.keep, args=(stopped,), daemon=True, name="mark")
+    keeping = threading.Thread(target=lease.keep, args=(stopped,), daemon=True, name="lease")
     keeping.start()
     try:
-        yield mark
+        yield lease
     finally:
         stopped.set()
         keeping.join()
         with suppress(PublishError, OSError):
-            store.delete([mark.key])
+            store.delete([lease.key])
 
 
-def living(store: ObjectStore, kind: MarkKind, now_s: float) -> list[ObjectDetail]:
-    """Lists the marks of one kind whose owners may live."""
+def living(store: ObjectStore, kind: OperationKind, now_s: float) -> list[ObjectDetail]:
+    """Lists the leases of one kind whose owners may live."""
     return _living(store, store.details(kind), now_s)
 
 
@@ -169,7 +169,7 @@ def _living(store: ObjectStore, found: Iterable[ObjectDetail], now_s: float) -> 
 
 
 def owner(store: ObjectStore, key: str) -> str:
-    """The owner of the mark; empty if unknown."""
+    """The owner of the lease; empty if unknown."""
     document = _document(store, key)
     if "host" not in document or "pid" not in document:
         return ""
@@ -177,7 +177,7 @@ def owner(store: ObjectStore, key: str) -> str:
 
 
 def _is_dead(store: ObjectStore, key: str) -> bool:
-    """Whether a mark is of a process of this machine that has ended; then it is taken away."""
+    """Whether a lease is of a process of this machine that has ended; then it is taken away."""
     document = _document(store, key)
     pid, started = document.get("pid"), document.get("started")
     if type(pid) is not int or not 0 < pid < 1 << 31 or document.get("space") != process_space():
@@ -202,7 +202,7 @@ def _document(store: ObjectStore, key: str) -> dict[str, Any]:
 
 def wait_for_collections(
     store: ObjectStore,
-    mark: Mark,
+    lease: OperationLease,
     say: Callable[[str], None],
     wait_s: float = _WAIT_S,
     clocks: Clocks = REAL_CLOCKS,
@@ -219,7 +219,7 @@ def wait_for_collections(
     pause_s = 0.05
     told = False
     while True:
-        now_s = mark.renew()
+        now_s = lease.renew()
         found = list(store.details("collections"))
         if not _living(store, found, now_s):
             return found

@@ -10,15 +10,15 @@ import pytest
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
 from trainmaster.volumes.packed.garbage import collect_garbage, remove_volume
-from trainmaster.volumes.packed.marks import Clocks, Mark, living, owner, wait_for_collections
+from trainmaster.volumes.packed.leases import Clocks, OperationLease, living, owner, wait_for_collections
 from trainmaster.volumes.packed.pushing import push
 
 MAKE = """
 import sys
 from trainmaster.objects.object_store import ObjectStore
-from trainmaster.volumes.packed.marks import Mark
-mark = Mark(ObjectStore(sys.argv[1]), sys.argv[2])
-print(mark.key, flush=True)
+from trainmaster.volumes.packed.leases import OperationLease
+lease = OperationLease(ObjectStore(sys.argv[1]), sys.argv[2])
+print(lease.key, flush=True)
 sys.stdin.read()
 """
 
@@ -34,7 +34,7 @@ def store(tmp_path):
 
 @pytest.fixture
 def other(store):
-    """A process that has left a mark, by kind of mark."""
+    """A process that has left a lease, by its kind."""
     started = []
 
     def start(kind):
@@ -90,11 +90,11 @@ def test_a_mark_that_nobody_can_judge_counts(store, other, change):
 
 
 def test_a_number_that_another_process_has_now(store):
-    mark = Mark(store, "pushes")
-    document = json.loads(store.get(mark.key))
-    now_s = mark.renew()
+    lease = OperationLease(store, "pushes")
+    document = json.loads(store.get(lease.key))
+    now_s = lease.renew()
     assert len(living(store, "pushes", now_s)) == 1
-    store.put(mark.key, json.dumps(document | {"started": "1"}).encode())
+    store.put(lease.key, json.dumps(document | {"started": "1"}).encode())
     assert living(store, "pushes", now_s) == []
 
 
@@ -111,10 +111,10 @@ def test_a_push_of_hours_is_not_taken_for_dead(store):
                 now += timeout
             return now > 5 * 3600
 
-    mark = Mark(store, "pushes", Clocks(boot_s=lambda: now))
-    mark.keep(Stopped())
-    assert mark.was_fresh(0.0)
-    mark.confirm()
+    lease = OperationLease(store, "pushes", Clocks(boot_s=lambda: now))
+    lease.keep(Stopped())
+    assert lease.was_fresh(0.0)
+    lease.confirm()
 
 
 @pytest.mark.parametrize("data", [b'{"host":"h"}', b'{"pid":7}', b"[]", b"{"])
@@ -137,9 +137,9 @@ def test_who_waits_for_a_collection_does_not_keep_the_store_busy(store):
         nonlocal now
         now += seconds
 
-    Mark(store, "collections")
-    mark = Mark(store, "pushes")
+    OperationLease(store, "collections")
+    lease = OperationLease(store, "pushes")
     with pytest.raises(PublishError, match="running for too long"):
-        wait_for_collections(store, mark, said.append, 60.0, Clocks(boot_s=boot_s, sleep=sleep))
+        wait_for_collections(store, lease, said.append, 60.0, Clocks(boot_s=boot_s, sleep=sleep))
     assert len(said) == 1
     assert asked < 60
