@@ -282,7 +282,7 @@ class World:
                 self.trace.add(now, step)
                 self.progress["main", 0].metrics["step"] = step
             lines += [note.message for note in self.tracker.look(self.run_state, self.progress, now)]
-            until(lambda: not self.tracker._busy or not self.tracker._done.empty(), "its quote")
+            until(lambda: (found := self.tracker._thinking) is None or found.done(), "its quote")
         self.late = [line for line in lines if " is late: " in line]
         return [line for line in lines if line not in self.late]
 
@@ -419,7 +419,7 @@ class Spread:
                 found.trace.add(now, step)
                 found.metrics["step"] = step
             self.tracker.look(self.run_state, self.progress, now)
-            until(lambda: not self.tracker._busy or not self.tracker._done.empty(), "its quote")
+            until(lambda: (found := self.tracker._thinking) is None or found.done(), "its quote")
         (only,) = [row for row in self.database.rows if row["kind"] == "binding"]
         return QuoteRecord.of_row(only)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.advisor.market.phases import ClusterWait, machines_belief
 from trainmaster.advisor.market.workload import Workload
@@ -37,6 +40,11 @@ if TYPE_CHECKING:
 
 #: On rented machines there is room for as many processes as are asked for.
 _MANY: Final = 1 << 20
+#: Of all runs that a process drives one thinks at a time, and then rests for so many times as long: the maths
+#: would keep the others from what they have to do at once.
+_REST: Final = 9.0
+_one_thinks = threading.Lock()
+
 #: By experiment: of the very same job, and of similar ones.
 Measured = Mapping[str, tuple[Sequence["Measurement"], Sequence["Measurement"]]]
 
@@ -63,6 +71,23 @@ class Forecast:
 
 class NotKnown(Exception):  # noqa: N818 - it is no error
     """Of an experiment nothing was measured, or its length is unknown."""
+
+
+def in_background(work: Callable[[], Any]) -> Future[Any]:
+    """Have a thread work something out: the loop of a run does not wait for the maths."""
+    found: Future[Any] = Future()
+
+    def think() -> None:
+        with _one_thinks:
+            begun_s = time.thread_time()
+            try:
+                found.set_result(work())
+            except Exception as error:  # noqa: BLE001 - told where it is collected
+                found.set_exception(error)
+            time.sleep(_REST * (time.thread_time() - begun_s))
+
+    threading.Thread(target=think, name="forecast", daemon=True).start()
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,6 @@ of this one. The binding quote is never changed; a forecast that leaves it is to
 from __future__ import annotations
 
 import json
-import queue
-import threading
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -42,6 +39,8 @@ from trainmaster.spec.states import State
 from trainmaster.spec.topics import QUOTE_BOUND
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from trainmaster.advisor.quote.forecast import ExperimentProgress, Overhead
     from trainmaster.control.decide.resizing import SizeForecast
     from trainmaster.control.loop.recording import AttemptMachine
@@ -63,11 +62,6 @@ _UNKNOWN_S: Final = 15.0
 #: While nothing is bound yet, and of runs that are over before, nothing of their phases is told.
 _FORECAST_SOON_S: Final = 15.0
 _SHORT_S: Final = 3.0
-
-#: Of all runs that a process drives one thinks at a time, and then rests for so many times as long: the maths
-#: would keep the others from what they have to do at once.
-_REST: Final = 9.0
-_one_thinks = threading.Lock()
 
 Histories = Callable[[], Mapping[str, "History"]]
 
@@ -140,8 +134,7 @@ class QuoteTracker:
         #: Warnings are given once, and never for services: they do not train.
         self._warned = {*self._lengths.services}
         self._next_at = 0.0
-        self._done: queue.SimpleQueue[tuple[QuoteRecord, Forecast] | Exception] = queue.SimpleQueue()
-        self._busy = False
+        self._thinking: Future[tuple[QuoteRecord, Forecast] | None] | None = None
         self.sizes: Mapping[str, tuple[SizeForecast, ...]] = {}
         self._resizable = [name for name, each in recipe.experiments.items() if may_resize(each)]
 
@@ -179,7 +172,7 @@ class QuoteTracker:
         if self._watch is not None or self._costs is not None or self._elapsed(now) > _SHORT_S:
             lines += self._phases().look(run_state, progress, now)
             run_state.course = self._phases().told(run_state, now)
-        if self._busy or now < self._next_at or run_state.state is not State.RUNNING:
+        if self._thinking is not None or now < self._next_at or run_state.state is not State.RUNNING:
             return lines
         if not self._begun:
             self._begin()
@@ -450,12 +443,12 @@ class QuoteTracker:
         self, kind: str, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
     ) -> None:
         """Let a thread work out what is to be expected, from a copy of how far everything is."""
-        from trainmaster.service.quotes.forecast_inputs import NotKnown, RentedNow, doing_of, forecast_inputs
+        from trainmaster.service.quotes import forecast_inputs as inputs
 
         doing: dict[str, tuple[bool, ExperimentProgress]] = {
             name: (
                 experiment.state is State.DONE,
-                doing_of(
+                inputs.doing_of(
                     experiment, progress, now, self._of_task, has_length=name not in self._lengths.unknown
                 ),
             )
@@ -466,7 +459,6 @@ class QuoteTracker:
         recipe = self._recipe
         all_sizes = {name: self._known.of_all_sizes(name) for name in self._resizable}
         elapsed = self._elapsed(now) - run_state.queue_wait.waited_s(now)
-        self._busy = True
         widest = NARROW if self._may_wait(run_state, progress, now) else WIDEST
 
         beside = self._beside(run_state, now)
@@ -475,28 +467,25 @@ class QuoteTracker:
         if self._costs is not None:
             costs = self._costs
             spent_usd, waited, gave_back_s = costs.spent_usd(now), costs.waited, costs.gave_back_s
-            rented = RentedNow(costs.provider, spent_usd, costs.clusters(), waited, gave_back_s)
+            rented = inputs.RentedNow(costs.provider, spent_usd, costs.clusters(), waited, gave_back_s)
 
-        def work() -> None:
-            with _one_thinks:
-                begun_s = time.thread_time()
-                try:
-                    found = forecast_inputs(
-                        recipe, now, elapsed, doing, known, devices, self._slots, rented, beside, curves,
-                        all_sizes, plays,
-                    )  # fmt: skip
-                    promise = QuoteRecord(kind, now, found.time_s, found.cost_usd, found.measurements)
-                    time_s = promise.time_s
-                    is_told = {
-                        "binding": matters(time_s.p50, elapsed) and time_s.p95 <= widest * time_s.p50,
-                        "estimate": not has_outlived(time_s.p50, elapsed),
-                    }
-                    self._done.put((promise, found) if is_told.get(kind, True) else NotKnown())
-                except Exception as error:  # noqa: BLE001 - told where it is collected
-                    self._done.put(error)
-                time.sleep(_REST * (time.thread_time() - begun_s))
+        def promised() -> tuple[QuoteRecord, Forecast] | None:
+            try:
+                found = inputs.forecast_inputs(
+                    recipe, now, elapsed, doing, known, devices, self._slots, rented, beside, curves,
+                    all_sizes, plays,
+                )  # fmt: skip
+            except inputs.NotKnown:
+                return None
+            promise = QuoteRecord(kind, now, found.time_s, found.cost_usd, found.measurements)
+            time_s = promise.time_s
+            is_told = {
+                "binding": matters(time_s.p50, elapsed) and time_s.p95 <= widest * time_s.p50,
+                "estimate": not has_outlived(time_s.p50, elapsed),
+            }
+            return (promise, found) if is_told.get(kind, True) else None
 
-        threading.Thread(target=work, name="forecast", daemon=True).start()
+        self._thinking = inputs.in_background(promised)
 
     def _may_wait(
         self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
@@ -530,17 +519,11 @@ class QuoteTracker:
     def _collect(
         self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
     ) -> list[Note]:
-        try:
-            found = self._done.get_nowait()
-        except queue.Empty:
+        if self._thinking is None or not self._thinking.done():
             return []
-        self._busy = False
-        from trainmaster.service.quotes.forecast_inputs import NotKnown
-
-        if isinstance(found, NotKnown):
+        thought, self._thinking = self._thinking, None
+        if (found := thought.result()) is None:
             return []
-        if isinstance(found, Exception):
-            raise found
         promise, forecast = found
         self.sizes = forecast.sizes
         watch = self._phases()

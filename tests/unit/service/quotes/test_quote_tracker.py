@@ -124,7 +124,7 @@ class World:
                 self.trace.add(now, step)
                 self.progress["main", 0].metrics["step"] = step
             lines += [note.message for note in self.tracker.look(self.run_state, self.progress, now)]
-            until(lambda: not self.tracker._busy or not self.tracker._done.empty(), "its quote")
+            until(lambda: (found := self.tracker._thinking) is None or found.done(), "its quote")
         return lines
 
 
@@ -328,7 +328,7 @@ def test_a_place_without_steps_keeps_the_others_from_a_quote_for_a_minute_only(
         told += [
             (now, note.message) for note in world.tracker.look(world.run_state, world.progress, BEGAN + now)
         ]
-        until(lambda: not world.tracker._busy or not world.tracker._done.empty(), "its quote")
+        until(lambda: (found := world.tracker._thinking) is None or found.done(), "its quote")
     ((at, line),) = told
     assert line.startswith("quote: ")
     assert soonest_s <= at <= latest_s
@@ -560,5 +560,5 @@ def test_a_run_to_a_target_is_bound_by_the_share_of_what_it_makes_until_there(tm
         world.trace.add(now, step)
         world.progress["main", 0].metrics["step"] = step
         world.tracker.look(world.run_state, world.progress, now)
-        until(lambda: not world.tracker._busy or not world.tracker._done.empty(), "its quote")
+        until(lambda: (found := world.tracker._thinking) is None or found.done(), "its quote")
     assert [row["kind"] for row in world.database.rows] == ["binding"]
