@@ -30,35 +30,33 @@ _PATIENCE: Final = 2.0
 _STOP_S: Final = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class SlowTask:
-    """A task whose steps have become slower because of one of its machines.
+class ChangeTiming(StrEnum):
+    """What is to be done now that the other machine is there."""
+
+    WAIT = "WAIT"
+    GO = "GO"
+    KEEP = "KEEP"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adaptable:
+    """A task whose machines or members may change, as things stand.
 
     Attributes:
-        machine: which one, for people; empty if none stands out.
-        kept: why no other one can be asked for in its place; empty if one can.
-        usual_s, step_s: what a step took, and takes.
         left_s: until its last step, at the pace that it has.
         checkpoint_s: age of its newest checkpoint; None without any. every_s: from one to the next.
-        machine_s: until another machine is a node, at most.
+        machine_s: until a machine that is asked for is a node, at most.
         restart_s: from the end of its members until steps are made again.
-        usd_per_hour: of all its machines. machine_usd_per_hour: of one.
         spent_usd: by the run. most_usd: that it may spend. end_s: for how long money is left for its end.
         time, cost: weights of the run's objective.
-        changes: how often machines were changed before. changed_s: how long that is ago.
+        changes: how often it was changed before. changed_s: how long that is ago.
     """
 
-    machine: str
-    kept: str
-    usual_s: float
-    step_s: float
     left_s: float
     checkpoint_s: float | None
     every_s: float
     machine_s: float
     restart_s: float
-    usd_per_hour: float = 0.0
-    machine_usd_per_hour: float = 0.0
     spent_usd: float = 0.0
     most_usd: float = math.inf
     time: float = 0.0
@@ -66,6 +64,49 @@ class SlowTask:
     end_s: float = 0.0
     changes: int = 0
     changed_s: float = math.inf
+
+    @property
+    def loss_s(self) -> float:
+        """The way back, and the steps since the newest checkpoint: half of those between two."""
+        return self.restart_s + self.every_s / 2
+
+    def why_not_yet(self, what: str) -> str:
+        """Why nothing is changed now, whatever it would gain; empty if it may be."""
+        if self.changes >= MOST_CHANGES:
+            return f"{what} changed {self.changes} times already"
+        if self.changed_s < REST_S:
+            return f"{what} changed {format_duration(self.changed_s)} ago"
+        return "there is no checkpoint to go on from yet" if self.checkpoint_s is None else ""
+
+    def timing(self, ready_s: float) -> ChangeTiming:
+        """Whether a change that is wanted is made now, or as soon as there is a checkpoint.
+
+        Args:
+            ready_s: for how long all that is needed is there.
+        """
+        if self.checkpoint_s is None:
+            return ChangeTiming.WAIT
+        is_fresh = self.checkpoint_s <= max(_FRESH_S, _FRESH_SHARE * self.every_s)
+        return ChangeTiming.GO if is_fresh or ready_s > _PATIENCE * self.every_s else ChangeTiming.WAIT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowTask(Adaptable):
+    """One whose steps have become slower because of one of its machines.
+
+    Attributes:
+        machine: which one, for people; empty if none stands out.
+        kept: why no other one can be asked for in its place; empty if one can.
+        usual_s, step_s: what a step took, and takes.
+        usd_per_hour: of all its machines. machine_usd_per_hour: of one.
+    """
+
+    machine: str
+    kept: str
+    usual_s: float
+    step_s: float
+    usd_per_hour: float = 0.0
+    machine_usd_per_hour: float = 0.0
 
     @property
     def _saved(self) -> float:
@@ -76,11 +117,6 @@ class SlowTask:
     def gain_s(self) -> float:
         """What is saved at most once another machine is there."""
         return max(self.left_s - self.machine_s, 0.0) * self._saved
-
-    @property
-    def loss_s(self) -> float:
-        """The way back, and the steps since the newest checkpoint: half of those between two."""
-        return self.restart_s + self.every_s / 2
 
     @property
     def extra_usd(self) -> float:
@@ -121,12 +157,8 @@ def why_not_replace(slow: SlowTask) -> str:
         return f"no machine stands out, so another one gains nothing of the {lost} that it takes longer"
     if slow.kept:
         return slow.kept
-    if slow.changes >= MOST_CHANGES:
-        return f"its machines were changed {slow.changes} times already"
-    if slow.changed_s < REST_S:
-        return f"its machines were changed {format_duration(slow.changed_s)} ago"
-    if slow.checkpoint_s is None:
-        return "there is no checkpoint to go on from yet"
+    if why_not := slow.why_not_yet("its machines were"):
+        return why_not
     if not slow.is_worth_it:
         gain, loss = format_duration(slow.gain_s), format_duration(slow.loss_s)
         ends = f", as it ends in {format_duration(slow.left_s)}" if slow.left_s < 2 * slow.machine_s else ""
@@ -143,14 +175,6 @@ def why_replace(slow: SlowTask) -> str:
     return f"the run ends about {saves}"
 
 
-class ChangeTiming(StrEnum):
-    """What is to be done now that the other machine is there."""
-
-    WAIT = "WAIT"
-    GO = "GO"
-    KEEP = "KEEP"
-
-
 def moment(slow: SlowTask, ready_s: float) -> ChangeTiming:
     """Whether its members go on with the other machine now, as soon as there is a checkpoint, or not at all.
 
@@ -160,21 +184,7 @@ def moment(slow: SlowTask, ready_s: float) -> ChangeTiming:
     """
     if slow.left_s * slow._saved <= slow.restart_s:
         return ChangeTiming.KEEP
-    return when(slow.checkpoint_s, slow.every_s, ready_s)
-
-
-def when(checkpoint_s: float | None, every_s: float, ready_s: float) -> ChangeTiming:
-    """Whether a change that is wanted is made now, or as soon as there is a checkpoint.
-
-    Args:
-        checkpoint_s: age of the newest one; None without any.
-        every_s: from one to the next.
-        ready_s: for how long all that is needed is there.
-    """
-    if checkpoint_s is None:
-        return ChangeTiming.WAIT
-    is_fresh = checkpoint_s <= max(_FRESH_S, _FRESH_SHARE * every_s)
-    return ChangeTiming.GO if is_fresh or ready_s > _PATIENCE * every_s else ChangeTiming.WAIT
+    return slow.timing(ready_s)
 
 
 def change_s(lines: Sequence[Mapping[str, Any]]) -> tuple[float, float]:

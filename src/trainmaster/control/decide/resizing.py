@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 from typing import Final
 
-from trainmaster.control.decide.adapting import MOST_CHANGES, REST_S, WORTH, ChangeTiming, when
+from trainmaster.control.decide.adapting import WORTH, Adaptable, ChangeTiming
 from trainmaster.dataclass import dataclass
 from trainmaster.spec.units import counted, dollars, format_duration
 
@@ -53,48 +53,24 @@ class SizeForecast:
         return f"{self.words} {'stays' if (self.workers, self.servers) == (1, 0) else 'stay'}"
 
 
-@dataclass(frozen=True, slots=True)
-class Sizing:
-    """A task whose gang may change, as things stand.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizing(Adaptable):
+    """One whose gang may change.
 
     Attributes:
         now: the size that it has. others: that it may have.
-        left_s: until its last step, at the pace that it has.
-        checkpoint_s: age of its newest checkpoint; None without any. every_s: from one to the next.
-        machine_s: until machines that are asked for are nodes, at most.
-        restart_s: from the end of its members until steps are made again.
-        spent_usd: by the run. most_usd: that it may spend. most_usd_per_hour: the same at a time.
-        time, cost: weights of the run's objective.
-        end_s: for how long money must be left for its end.
-        due_s: until the run is late. changes: how often it was changed. changed_s: how long that is ago.
+        most_usd_per_hour: that the run may spend at a time. due_s: until it is late.
     """
 
     now: SizeForecast
     others: tuple[SizeForecast, ...]
-    left_s: float
-    checkpoint_s: float | None
-    every_s: float
-    machine_s: float
-    restart_s: float
-    spent_usd: float = 0.0
-    most_usd: float = math.inf
     most_usd_per_hour: float = math.inf
-    time: float = 0.0
-    cost: float = 1.0
-    end_s: float = 0.0
     due_s: float = math.inf
-    changes: int = 0
-    changed_s: float = math.inf
 
     @property
     def is_late(self) -> bool:
         """Whether the run ends too late without a change."""
         return self.left_s > self.due_s
-
-    @property
-    def loss_s(self) -> float:
-        """The way back, and the steps since the newest checkpoint: half of those between two."""
-        return self.restart_s + self.every_s / 2
 
     def wait_s(self, size: SizeForecast) -> float:
         """Until the machines of a size are there; its members work on as they are meanwhile."""
@@ -180,7 +156,8 @@ def best_size(sizing: Sizing) -> tuple[SizeForecast | None, str]:
         pays = f"{abs(faster):.0f} % {'shorter' if faster >= 0 else 'longer'} steps"
         return None, f"{late}{sizing.now.stays}: {best.words} ({pays}) would not pay for the change"
     allowed = [size for size in worth if not sizing.why_too_dear(size)]
-    if why_not := _why_not_now(sizing, worth[0], is_allowed=bool(allowed)):
+    too_dear = "" if allowed else f"{worth[0].words} would pay, but {sizing.why_too_dear(worth[0])}"
+    if why_not := too_dear or sizing.why_not_yet("their number was"):
         return None, f"{sizing.now.stays}: {why_not}"
     in_time = [size for size in allowed if sizing.ends_s(size, size.sure) <= sizing.due_s]
     if sizing.is_late and in_time:
@@ -188,17 +165,6 @@ def best_size(sizing: Sizing) -> tuple[SizeForecast | None, str]:
     else:
         best = max(allowed, key=lambda size: sizing.gain(size, size.sure) - sizing.loss(size))
     return best, why_change(sizing, best)
-
-
-def _why_not_now(sizing: Sizing, size: SizeForecast, *, is_allowed: bool) -> str:
-    """Why nothing is changed though it would pay; empty if it is."""
-    if not is_allowed:
-        return f"{size.words} would pay, but {sizing.why_too_dear(size)}"
-    if sizing.changes >= MOST_CHANGES:
-        return f"their number was changed {sizing.changes} times already"
-    if sizing.changed_s < REST_S:
-        return f"their number was changed {format_duration(sizing.changed_s)} ago"
-    return "there is no checkpoint to go on from yet" if sizing.checkpoint_s is None else ""
 
 
 def why_change(sizing: Sizing, size: SizeForecast) -> str:
@@ -225,4 +191,4 @@ def moment_for(sizing: Sizing, size: SizeForecast, ready_s: float) -> ChangeTimi
     there = replace(size, machines=min(size.machines, 0))
     if sizing.gain(there, size.usual) <= sizing.loss(there):
         return ChangeTiming.KEEP
-    return when(sizing.checkpoint_s, sizing.every_s, ready_s)
+    return sizing.timing(ready_s)

@@ -7,24 +7,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.decide.adapting import (
     SEEN_S,
     ChangeTiming,
     SlowTask,
-    change_s,
     moment,
     why_not_replace,
     why_replace,
 )
 from trainmaster.control.measure.drift import Drift, DriftMeter
-from trainmaster.control.task.gangs import checkpoints_of
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.db import Note
-from trainmaster.service.quotes.quote_record import cap_usd, run_end_s
-from trainmaster.service.quotes.told_reasons import ReportedReasons, adapted
+from trainmaster.service.quotes.adaptations import ReportedReasons, adaptable, adapted
 from trainmaster.spec.states import State
 from trainmaster.spec.units import format_duration
 
@@ -240,39 +236,18 @@ class Adapter:
     ) -> SlowTask:
         """All that the decision rests on."""
         attempt = attempt_id(self._run, task.experiment, task.number, task.attempt)
-        loop = None if self._executor is None else self._executor.loop_of(attempt)
-        machine_s, restart_s = change_s(run_state.course.get("phases", {}).get(task.experiment, ()))
-        objective = self._recipe.objective
-        slow = SlowTask(
-            machine="" if not drift.member else "its machine",
-            kept="there is no other machine to go on with",
-            usual_s=drift.usual_s,
-            step_s=drift.step_s,
-            left_s=found.eta_s or 0.0,
-            checkpoint_s=None if found.checkpoint_at is None else now - found.checkpoint_at,
-            every_s=checkpoints_of(self._recipe.experiments[task.experiment]).every_s,
-            machine_s=machine_s,
-            restart_s=restart_s,
-            time=objective.time,
-            cost=objective.cost,
-        )
-        if loop is None or machine is None:
-            return slow
-        assert self._executor is not None
-        record = loop.record
-        changes = [each.slow_at for each in record.machines if each.slow_at is not None]
-        return replace(
-            slow,
-            machine=_name(loop, machine),
-            kept=self._executor.why_kept(machine),
-            usd_per_hour=record.usd_per_hour(),
-            machine_usd_per_hour=machine.rental.usd_per_hour,
-            spent_usd=0.0 if self._costs is None else self._costs.spent_usd(now),
-            most_usd=cap_usd(self._recipe),
-            end_s=run_end_s(self._recipe)(1),
-            changes=len(changes),
-            changed_s=now - max(changes, default=-math.inf),
-        )
+        more: dict[str, str | float] = {"usual_s": drift.usual_s, "step_s": drift.step_s}
+        changed: list[float | None] = []
+        if self._executor is None or machine is None:
+            more["machine"] = "its machine" if drift.member else ""
+            more["kept"] = "there is no other machine to go on with"
+        else:
+            loop = self._executor.loop_of(attempt)
+            changed = [each.slow_at for each in loop.record.machines]
+            more["machine"], more["kept"] = _name(loop, machine), self._executor.why_kept(machine)
+            more["usd_per_hour"] = loop.record.usd_per_hour()
+            more["machine_usd_per_hour"] = machine.rental.usd_per_hour
+        return adaptable(SlowTask, self._recipe, run_state, task, found, self._costs, changed, now, **more)
 
 
 def _name(loop: ClusterLoop, machine: Machine) -> str:

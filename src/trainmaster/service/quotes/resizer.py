@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.control.decide.adapting import SEEN_S, ChangeTiming, change_s
+from trainmaster.control.decide.adapting import SEEN_S, ChangeTiming
 from trainmaster.control.decide.resizing import SizeForecast, Sizing, best_size, moment_for
-from trainmaster.control.task.gangs import checkpoints_of, may_resize, resized, sized, sized_recipe
+from trainmaster.control.task.gangs import may_resize, resized, sized, sized_recipe
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.dataclass import dataclass
 from trainmaster.db import Note
-from trainmaster.service.quotes.quote_record import cap_usd, run_end_s
-from trainmaster.service.quotes.told_reasons import ReportedReasons, adapted
+from trainmaster.service.quotes.adaptations import ReportedReasons, adaptable, adapted
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.facts import Fact, GangSize, RunFacts
 from trainmaster.spec.states import State
@@ -163,34 +162,20 @@ class Resizer:
     def _sizing(self, run_state: RunState, task: Task, found: TaskProgress, now: float) -> Sizing | None:
         """None while too little is known."""
         outlooks = self._quote.sizes.get(task.experiment, ())
-        present = self._present(task)
-        shape = present.distributed
+        shape = self._present(task).distributed
         assert shape is not None
         at = (shape.workers, shape.parameter_servers)
         own = next((each for each in outlooks if (each.workers, each.servers) == at), None)
         is_young = now - (task.started_at or now) < SEEN_S
         if own is None or is_young or found.eta_s is None or not self._has_own_machines(run_state, task):
             return None
-        changes = self._facts.sizes(task.experiment)
-        machine_s, restart_s = change_s(run_state.course.get("phases", {}).get(task.experiment, ()))
-        objective = self._recipe.objective
-        sizing = Sizing(
+        changed = [each.at for each in self._facts.sizes(task.experiment).values()]
+        sizing = adaptable(
+            Sizing, self._recipe, run_state, task, found, self._costs, changed, now,
             now=self._priced(task, own),
             others=tuple(self._priced(task, each) for each in outlooks if each is not own),
-            left_s=found.eta_s,
-            checkpoint_s=None if found.checkpoint_at is None else now - found.checkpoint_at,
-            every_s=checkpoints_of(present).every_s,
-            machine_s=machine_s,
-            restart_s=restart_s,
-            spent_usd=0.0 if self._costs is None else self._costs.spent_usd(now),
-            most_usd=cap_usd(self._recipe),
             most_usd_per_hour=self._most_usd_per_hour,
-            time=objective.time,
-            cost=objective.cost,
-            end_s=run_end_s(self._recipe)(1),
-            changes=len(changes),
-            changed_s=now - max((each.at for each in changes.values()), default=-math.inf),
-        )
+        )  # fmt: skip
         if sum(each.state is not State.DONE for each in run_state.experiments.values()) > 1:
             return sizing  # what comes after it is late, or not
         due_s, due_usd = self._quote.due(now)

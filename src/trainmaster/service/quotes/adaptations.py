@@ -1,17 +1,71 @@
-"""Lines about changed machines and sizes; `ReportedReasons`: why nothing is changed, each reason once."""
+"""What changes of machines and of sizes rest on, and lines about them.
+
+`ReportedReasons`: why nothing is changed, each reason once.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from trainmaster.control.decide.adapting import Adaptable, change_s
+from trainmaster.control.task.gangs import checkpoints_of
 from trainmaster.db import Note
+from trainmaster.service.quotes.quote_record import cap_usd, run_end_s
 from trainmaster.spec.topics import ADAPTED
 
 if TYPE_CHECKING:
-    from trainmaster.control.loop.run_state import Task
+    from trainmaster.control.loop.run_state import RunState, Task
+    from trainmaster.control.measure.progress import TaskProgress
+    from trainmaster.service.cluster_costs import ClusterCosts
+    from trainmaster.spec import Recipe
 
 _NO_DIGITS: Final = str.maketrans("", "", "0123456789.")
+A = TypeVar("A", bound=Adaptable)
+
+
+def adaptable(
+    kind: type[A],
+    recipe: Recipe,
+    run_state: RunState,
+    task: Task,
+    found: TaskProgress,
+    costs: ClusterCosts | None,
+    changed: Iterable[float | None],
+    at: float,
+    **more: Any,  # noqa: ANN401
+) -> A:
+    """A task as things stand.
+
+    Args:
+        kind: of what may change.
+        recipe: of the run.
+        run_state: where the run stands.
+        task: of it.
+        found: how far it is.
+        costs: of the machines of the run; None on this one.
+        changed: when it was changed before.
+        at: Unix seconds.
+        **more: attributes of that kind.
+    """
+    machine_s, restart_s = change_s(run_state.course.get("phases", {}).get(task.experiment, ()))
+    changes = [each for each in changed if each is not None]
+    return kind(
+        left_s=found.eta_s or 0.0,
+        checkpoint_s=None if found.checkpoint_at is None else at - found.checkpoint_at,
+        every_s=checkpoints_of(recipe.experiments[task.experiment]).every_s,
+        machine_s=machine_s,
+        restart_s=restart_s,
+        spent_usd=0.0 if costs is None else costs.spent_usd(at),
+        most_usd=cap_usd(recipe),
+        time=recipe.objective.time,
+        cost=recipe.objective.cost,
+        end_s=run_end_s(recipe)(1),
+        changes=len(changes),
+        changed_s=at - max(changes, default=-math.inf),
+        **more,
+    )
 
 
 def adapted(task: Task, words: str) -> Note:
