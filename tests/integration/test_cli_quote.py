@@ -362,7 +362,7 @@ def test_what_is_wrong_anyway_is_said_before_anything_is_measured(tm):
     shaped = {"framework": "pytorch", "batch": {"global": 12}}
     few = training(tm, **shaped, distributed={"strategy": "allreduce", "workers": "2..4"})
     answer = quote(tm, few, "--max-workers", 1, code=2)
-    assert "--max-workers" in answer.err
+    assert "max_workers" in answer.err
     assert "measuring" not in answer.err
     nowhere = training(tm, top={"provider": "aws"}, hardware={"region": "mars"})
     answer = quote(tm, nowhere, code=2)

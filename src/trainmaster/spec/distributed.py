@@ -30,7 +30,7 @@ MAX_LATENCY_MS: Final = 60_000.0
 ROLES: Final = ("chief", "worker", "ps")
 
 _SPAN = re.compile(r"([0-9]{1,6})\s*\.\.\s*([0-9]{1,6})")
-_RIGHT: Final = "write a whole number of at least 1, auto, or a range such as 1..8"
+_RIGHT: Final = f"write a whole number from 1 to {MAX_WORKERS}, auto, or a range such as 1..8"
 
 
 class Strategy(StrEnum):
@@ -113,7 +113,11 @@ class Distributed(Noun):
         """Check keys against each other."""
         if values.get("latency_ms", 0.0) > MAX_LATENCY_MS:
             where = node.entries["latency_ms"]
-            problems.add(where, (*path, "latency_ms"), f"{where.describe()}; write milliseconds, one way")
+            problems.add(
+                where,
+                (*path, "latency_ms"),
+                f"{where.describe()}; write milliseconds, one way, at most {MAX_LATENCY_MS:g}",
+            )
         if "strategy" in node.entries and "strategy" not in values:
             return
         has_servers = Strategy(values.get("strategy", Strategy.ALLREDUCE)).has_servers

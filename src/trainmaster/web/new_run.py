@@ -111,6 +111,7 @@ STRATEGIES: Final = ("allreduce", "ps-async", "ps-sync")
 FRAMEWORKS: Final = ("pytorch", "tensorflow", "jax", "mpi", "ray", "spark", "mxnet", "plain")
 #: A main script that is looked for in the code; others are the user's own affair.
 _SCRIPT: Final = re.compile(r"(?!.*\.\.)\w[\w./-]*\.py")
+_COUNT: Final = re.compile(r"[0-9]{1,18}")
 _ALSO: Final = 3
 #: As of `POST /runs`.
 _MOST_KEEP_S: Final = 86_400
@@ -120,8 +121,8 @@ class NewRunPage(RecipeForm):
     """All of the page: what is filled in, the recipe, what it may cost, if it waits, its key.
 
     ``was`` has the fields when they and the recipe said the same, as JSON: what differs was filled in since.
-    The ``catalogue`` is the one that a quote takes prices from; empty is the provider's. Machines are kept
-    warm for ``keep``.
+    The ``catalogue`` is the one that a quote takes prices from; empty is the provider's. ``bandwidth`` and
+    ``measurements`` are CSV that a quote takes. Machines are kept warm for ``keep``.
     """
 
     recipe: Annotated[str, AfterValidator(unix_lines)] = ""
@@ -130,6 +131,8 @@ class NewRunPage(RecipeForm):
     wait: Typed = ""
     keep: Typed = ""
     catalogue: Typed = ""
+    bandwidth: Typed = ""
+    measurements: Typed = ""
     key: Typed = Field(default_factory=new_key)
 
     def fields(self) -> RecipeForm:
@@ -184,7 +187,7 @@ class NewRunPage(RecipeForm):
         Raises:
             UsageError: the number of workers is none.
         """
-        if self.most_workers and not self.most_workers.isdecimal():
+        if self.most_workers and not _COUNT.fullmatch(self.most_workers):
             raise UsageError(f"{self.most_workers!r} is no number of workers", "Write one, such as 8.")
         return QuoteAsk(
             self.recipe,
@@ -193,6 +196,8 @@ class NewRunPage(RecipeForm):
             catalogue=self.catalogue or None,
             parameter_server=self.server or None,
             max_workers=int(self.most_workers) if self.most_workers else None,
+            bandwidth=self.bandwidth or None,
+            measurements=self.measurements or None,
             keep_s=self.keep_s,
         )
 

@@ -399,6 +399,8 @@ def change(
         "digest": ask.code or "",
         "most_workers": str(ask.max_workers or ""),
         "catalogue": ask.catalogue or "",
+        "bandwidth": ask.bandwidth or "",
+        "measurements": ask.measurements or "",
         "keep": f"{ask.keep_s:g}s" if ask.keep_s else "",
         "max_usd": f"{most_usd + 0.005:.2f}" if most_usd > 0 else "",
     }

@@ -14,8 +14,10 @@ from trainmaster.advisor.papers.measured_table import COLUMNS, MOST_BYTES, PUBLI
 from trainmaster.advisor.papers.recommend import RULES, RecommendQuery
 from trainmaster.advisor.papers.recommend import recommend as recommended
 from trainmaster.api.rest.state import Reader, Runs
-from trainmaster.spec.errors import TrainmasterError
+from trainmaster.service.users.caller import Caller
+from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.web.axes import FigureAxis, Tick, time_unit_s
+from trainmaster.web.recipe_form import mistakes_of
 from trainmaster.web.rendering import duration, number, page, redirect
 
 router = APIRouter(include_in_schema=False)
@@ -24,13 +26,17 @@ _HEIGHT: Final = 260
 _LEFT: Final = 62
 _BOTTOM: Final = 44
 _SIDE: Final = 14
+_NUMBERS: Final = (
+    *("batch", "latency_ms", "epochs", "alpha", "beta"),
+    *("max_usd_per_hour", "max_usd", "max_workers"),
+)
 
 
 class RecommendForm(BaseModel):
     """What is filled in, as it was typed."""
 
     batch: str = "64000"
-    latency_ms: str = "0"
+    latency_ms: str = ""
     profile: str = PUBLISHED
     rule: str = "model"
     epochs: str = "1"
@@ -43,19 +49,20 @@ class RecommendForm(BaseModel):
     table: str = ""
 
     def wish(self) -> RecommendQuery:
-        """What is asked; a `ValueError` if one is no number."""
-        return RecommendQuery(
-            float(self.batch),
-            _amount(self.latency_ms),
-            epochs=float(self.epochs),
-            alpha=float(self.alpha),
-            beta=float(self.beta),
-            usd_per_hour=tuple(float(price) for price in self.usd_per_hour.replace(",", " ").split()),
-            max_usd_per_hour=_amount(self.max_usd_per_hour),
-            max_usd=_amount(self.max_usd),
-            max_workers=int(self.max_workers) if self.max_workers.strip() else None,
-            rule=self.rule,
-        )
+        """What is asked; an empty field is what it begins with.
+
+        Raises:
+            UsageError: one is no number.
+        """
+        typed = {name: getattr(self, name).strip() or self._begins(name) for name in _NUMBERS}
+        found: dict[str, Any] = {name: _number(name, text) for name, text in typed.items() if text}
+        prices = self.usd_per_hour.replace(",", " ").split()
+        found["usd_per_hour"] = tuple(_number("usd_per_hour", price) for price in prices)
+        return RecommendQuery(**found, rule=self.rule)
+
+    @classmethod
+    def _begins(cls, name: str) -> str:
+        return str(cls.model_fields[name].default)
 
 
 class RecommendTableForm(RecommendForm):
@@ -65,9 +72,13 @@ class RecommendTableForm(RecommendForm):
 
 
 @router.get("/recommend")
-def recommend(request: Request, runs: Runs, asked: Annotated[RecommendForm, Query()]) -> Response:
+def recommend(
+    request: Request, runs: Runs, caller: Reader, asked: Annotated[RecommendForm, Query()]
+) -> Response:
     """Anwar's question: batch size and latency in, number of machines out."""
-    return _answered(request, asked, lambda wish: runs.recommend(wish, asked.profile.strip() or PUBLISHED))
+    return _answered(
+        request, caller, asked, lambda wish: runs.recommend(wish, asked.profile.strip() or PUBLISHED)
+    )
 
 
 @router.post("/recommend")
@@ -84,19 +95,19 @@ def recommend_by_table(
     elif not asked.table.strip():
         return redirect(f"/recommend?{urlencode(asked.model_dump(exclude={'table'}))}")
     asked = asked.model_copy(update={"profile": name})
-    return _answered(request, asked, lambda wish: recommended(MeasuredTable.read(asked.table, name), wish))
+    return _answered(
+        request, caller, asked, lambda wish: recommended(MeasuredTable.read(asked.table, name), wish)
+    )
 
 
 def _answered(
-    request: Request, asked: RecommendForm, answer: Callable[[RecommendQuery], dict[str, Any]]
+    request: Request, caller: Caller, asked: RecommendForm, answer: Callable[[RecommendQuery], dict[str, Any]]
 ) -> Response:
     found, trouble = None, ""
     try:
         found = answer(asked.wish())
-    except ValueError:
-        trouble = "Write numbers: of samples, milliseconds, dollars and weights."
     except TrainmasterError as error:
-        trouble = str(error)
+        trouble = "\n".join(mistakes_of(error, caller))
     figure = None if found is None else workers_figure(found["candidates"])
     return page(
         request,
@@ -112,9 +123,16 @@ def _answered(
     )
 
 
-def _amount(text: str) -> float | None:
-    """Nothing is none."""
-    return float(text) if text.strip() else None
+def _number(name: str, text: str) -> float:
+    """What was typed.
+
+    Raises:
+        UsageError: it is no number.
+    """
+    try:
+        return int(text) if name == "max_workers" else float(text)
+    except ValueError:
+        raise UsageError(f"{name}: found {text!r}", "Write a number, such as 20.") from None
 
 
 def _time(seconds: float) -> str:

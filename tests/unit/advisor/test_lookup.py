@@ -158,6 +158,8 @@ def test_a_price_moves_the_choice_to_fewer_workers():
         (("--batch", 8, "--rule", "beauty"), "Take one of lookup, carried, model"),
         (("--batch", 8, "--alpha", 0), "are 0"),
         (("--batch", 64000, "--max-workers", 10**23), "1 to 1000"),
+        (("--batch", 64000, "--epochs", 1e308), "epochs: found 1e+308"),
+        (("--batch", 10**9), "does not fit: the table has it as failed"),
         (("--batch", 64000, "--rule", "lookup", "--max-workers", 1), "2 machines or more"),
         (("--batch", 8, "--table", "none.csv"), "none.csv: cannot be read"),
     ],
@@ -181,6 +183,11 @@ def test_bad_wishes_are_refused_with_what_is_wrong(arguments, said):
         ),
         ("workers,batch_size,latency_ms,time_per_epoch_s\n1,2,-3,1\n", ":2: latency_ms: found '-3'"),
         ("workers,batch_size,latency_ms,time_per_epoch_s\n1,2,3,0\n", ":2: time_per_epoch_s: found 0"),
+        (
+            "workers,batch_size,latency_ms,time_per_epoch_s\n1,2,3,1e308\n",
+            ":2: time_per_epoch_s: found '1e308'",
+        ),
+        (f"workers,batch_size,latency_ms,time_per_epoch_s\n1,2,3,{'9' * 140_000}\n", ": is no CSV"),
     ],
 )
 def test_a_wrong_table_is_refused_with_its_line(text, said):

@@ -168,8 +168,12 @@ def test_points_that_physics_cannot_explain_are_told(files, capsys):
         ),
         (MEASURED.replace("0.22", "0"), QUERY, r"points\.csv:3: step_time_s: found '0'; more than zero"),
         (MEASURED.replace("0.22", ""), QUERY, r"points\.csv:3: step_time_s: is empty; a number is needed"),
-        (MEASURED.replace("0.22", "inf"), QUERY, r"points\.csv:3: step_time_s: found 'inf'; a finite number"),
-        (MEASURED.replace("0.22", "nan"), QUERY, r"points\.csv:3: step_time_s: found 'nan'; a finite number"),
+        (
+            MEASURED.replace("0.22", "inf"),
+            QUERY,
+            r"points\.csv:3: step_time_s: found 'inf'; a number up to 1e\+12",
+        ),
+        (MEASURED.replace("0.22", "nan"), QUERY, r"points\.csv:3: step_time_s: found 'nan'; a number up to"),
         (
             MEASURED.replace("2.0,8.0", "2.5,8"),
             QUERY,

@@ -120,7 +120,7 @@ class Workload:
         if not lengths:
             raise UsageError(
                 f"experiments.{experiment.name}.batch: no allowed number of workers shares it evenly",
-                "Change the global batch, distributed.workers or --max-workers.",
+                "Change the global batch, distributed.workers or the most workers (max_workers).",
             )
         distributed = experiment.distributed
         roles = {role.name: role for role in experiment.members(min(lengths))}
@@ -196,8 +196,8 @@ def _lengths(experiment: Experiment, max_workers: int | None) -> Iterator[tuple[
     if max_workers is not None and low > max_workers:
         raise UsageError(
             f"experiments.{experiment.name}.distributed.workers: at least {low}, "
-            f"but --max-workers is {max_workers}",
-            "Raise --max-workers or lower distributed.workers.",
+            f"but at most {max_workers} are asked for (max_workers)",
+            "Raise the most workers, or lower distributed.workers.",
         )
     most = max(low, MOST_WORKERS, max_workers or 0) if high is None else high
     for workers in range(low, min(most, max_workers or most) + 1):

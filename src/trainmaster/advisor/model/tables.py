@@ -40,6 +40,8 @@ COLUMNS: Final = (
 #: What a prediction fills in; a query may have these columns, their content is replaced.
 FILLED: Final = ("step_time_s", "lo_s", "hi_s", "bottleneck")
 
+#: No number is larger: sums and products of them stay finite.
+MOST: Final = 1e12
 _COUNTS: Final = {"nodes": 1, "workers": 1, "parameter_servers": 0}
 #: Of tables as the paper on recommending clusters has them.
 _EPOCH: Final = "time_per_epoch_s"
@@ -290,8 +292,8 @@ def _number(name: str, text: str, *, needed: bool) -> float:
         value = float(text)
     except ValueError:
         raise ValueError(f"found {text!r}; a number is needed, or nothing if it is unknown") from None
-    if not math.isfinite(value):
-        raise ValueError(f"found {text!r}; a finite number is needed, or nothing if it is unknown")
+    if not abs(value) <= MOST:
+        raise ValueError(f"found {text!r}; a number up to {MOST:g} is needed, or nothing if it is unknown")
     if name in _COUNTS:
         if value != int(value) or value < _COUNTS[name]:
             raise ValueError(f"found {text!r}; a whole number from {_COUNTS[name]} is needed")

@@ -62,7 +62,8 @@ def looked_up(
         raise NotFoundError(
             f"experiments.{name}: lookup needs measured clusters, and none of the offers of "
             f"'{catalogue.name}' was measured yet",
-            "`trainmaster quote` with provider local measures some here; a finished run is one as well.",
+            "A run that is over is one, and so are rows of a CSV (measurements). "
+            "`trainmaster quote` with provider local measures some here.",
         )
     offer = points[0][1]  # the newest measurement's
     batch = _batch(workload, [point for point, _, _ in points])
@@ -82,7 +83,7 @@ def looked_up(
     except (NotFoundError, UsageError) as error:
         hint = error.hint
         if isinstance(error, UsageError):
-            hint = "Raise budget.per_hour, budget.total or --max-workers."
+            hint = "Raise budget.per_hour, budget.total or the most workers (max_workers)."
         raise type(error)(f"experiments.{name}: {error.args[0]}", hint) from None
     best = candidates[0]
     usd = best.usd or 0.0  # each row has its offer's price

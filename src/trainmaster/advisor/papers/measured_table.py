@@ -16,6 +16,7 @@ import numpy as np
 from trainmaster.advisor.market.memory_floor import FULL
 from trainmaster.advisor.model.knowledge import memory_at, memory_seen
 from trainmaster.advisor.model.measurement import Measurement, Point
+from trainmaster.advisor.model.tables import MOST
 from trainmaster.dataclass import dataclass
 from trainmaster.spec import Strategy
 from trainmaster.spec.errors import UsageError, fails_as
@@ -150,18 +151,20 @@ class MeasuredTable:
         if len(text) > MOST_BYTES:
             raise UsageError(f"{name}: more than {MOST_BYTES:,} bytes", "Leave out what is not needed.")
         reader = csv.DictReader(io.StringIO(text.lstrip("\ufeff"), newline=""))
-        header = [column.strip() for column in reader.fieldnames or ()]
-        reader.fieldnames = header
+        with fails_as(f"{name}: is no CSV", "Save it as plain CSV.", on=csv.Error):
+            header = [column.strip() for column in reader.fieldnames or ()]
+            reader.fieldnames = header
+            lines = [(reader.line_num, cells) for cells in reader]
         if missing := [column for column in COLUMNS if column not in header]:
             raise UsageError(
                 f"{name}:1: no column {', '.join(missing)}", f"The first line is: {','.join(COLUMNS)}"
             )
         rows, mistakes = [], []
-        for cells in reader:
+        for line, cells in lines:
             try:
                 rows.append(_row(cells))
             except ValueError as error:
-                mistakes.append(f"{name}:{reader.line_num}: {error}")
+                mistakes.append(f"{name}:{line}: {error}")
         if len(rows) > MOST_ROWS:
             mistakes.append(f"{name}: {len(rows):,} rows, and {MOST_ROWS:,} are the most")
         if not rows and not mistakes:
@@ -237,8 +240,8 @@ def _number(cells: dict[str, str], column: str, least: float) -> float | None:
         value = float(text)
     except ValueError:
         raise ValueError(f"{column}: found {text!r}; a number is needed") from None
-    if not (math.isfinite(value) and value >= least):
-        raise ValueError(f"{column}: found {text!r}; a number from {least:g} is needed")
+    if not least <= value <= MOST:
+        raise ValueError(f"{column}: found {text!r}; a number from {least:g} to {MOST:g} is needed")
     return value
 
 

@@ -183,7 +183,8 @@ def scala_opt(
     if not known:
         raise BandwidthUnknown(
             f"the traffic of {_few(skipped)} is unknown",
-            "Have it measured: `quote` and the page of a quote offer that.",
+            "Have it measured: `quote` and the page of a quote offer that for rented machines. "
+            "Or give it (bandwidth).",
         )
     if all(server.mbps is None for server in choose_server(servers)):
         raise BandwidthUnknown(
@@ -236,7 +237,7 @@ def _count(
     if unrounded == math.inf:
         raise UsageError(
             "neither a budget per hour nor a largest number of workers",
-            "Set budget.per_hour or --max-workers.",
+            "Set budget.per_hour, or the most workers (max_workers).",
         )
     return PolicyPick(worker, max(0, math.floor(unrounded + 1e-9)), unrounded, server, limit)
 

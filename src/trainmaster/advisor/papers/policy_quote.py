@@ -63,8 +63,9 @@ def read_bandwidth(path: Path) -> dict[str, float]:
     """
     with fails_as(f"{path}: cannot be read", "Write a CSV `instance,mbps`."):
         text = path.read_text(encoding="utf-8-sig")
-    rows = csv.reader(text.splitlines())
-    header = [cell.strip().lower() for cell in next(rows, [])]
+    with fails_as(f"{path}: is no CSV", "Write a CSV `instance,mbps`.", on=csv.Error):
+        first, *rows = [*csv.reader(text.splitlines())] or [[]]
+    header = [cell.strip().lower() for cell in first]
     if header != ["instance", "mbps"]:
         raise UsageError(
             f"{path}:1: the columns are {','.join(header) or 'missing'}", "The first line is `instance,mbps`."
@@ -191,7 +192,7 @@ def policy_quote(
     if not quotes:
         name, why = next(iter(skipped.items()))
         raise UsageError(
-            f"experiments.{name}: {why}", "Take --policy quote, or a strategy with parameter servers."
+            f"experiments.{name}: {why}", "Take the policy quote, or a strategy with parameter servers."
         )
     times = [quote.time_s for quote in quotes.values()]
     known = len(quotes) == 1 and times[0] is not None
@@ -299,7 +300,7 @@ def types_of(workload: Workload, given: PolicyInput) -> tuple[list[Offer], list[
     if not all(offer.price_usd_per_hour > 0 for some in found for offer in some):
         raise UsageError(
             f"{where}: FC2's policies choose by prices, and machines of '{place[0]}' have none",
-            "Take --policy quote, or name prices with --catalogue.",
+            "Take the policy quote, or prices of another catalogue.",
         )
     return found[0], found[1]
 
@@ -310,7 +311,7 @@ def _found(wanted: OfferFilter, given: PolicyInput, where: str) -> list[Offer]:
         named = f" (types {', '.join(wanted.instances)})" if wanted.instances else ""
         raise UsageError(
             f"{where}: no offer of the catalogue '{given.catalogue.name}' has all of that{named}",
-            "`trainmaster offers` with the same wishes as options shows which one excludes all.",
+            "Wish for less. `trainmaster offers` with the same wishes as options shows which excludes all.",
         )
     if wanted.instances or not given.arch:
         return offers

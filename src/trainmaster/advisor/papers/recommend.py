@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from trainmaster.advisor.model.measurement import Point
 from trainmaster.advisor.model.steptime import StepTimeModel
+from trainmaster.advisor.model.tables import MOST
 from trainmaster.advisor.papers.measured_table import EPOCH_STEPS, MeasuredTable, Row, nearest
 from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import NotFoundError, UsageError, one_line
@@ -72,22 +73,21 @@ class RecommendQuery:
             UsageError: with what is wrong.
         """
         for name, least, most in (
-            ("batch", 1, math.inf),
+            ("batch", 1, MOST),
             ("latency_ms", 0, _MOST_MS),
-            ("epochs", 0, math.inf),
-            ("alpha", 0, math.inf),
-            ("beta", 0, math.inf),
-            ("max_usd_per_hour", 0, math.inf),
-            ("max_usd", 0, math.inf),
+            ("epochs", 0, MOST),
+            ("alpha", 0, MOST),
+            ("beta", 0, MOST),
+            ("max_usd_per_hour", 0, MOST),
+            ("max_usd", 0, MOST),
             ("max_workers", 1, MOST_WORKERS),
         ):
             value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and least <= value <= most):
-                upto = "" if most == math.inf else f" to {most:g}"
-                raise UsageError(f"{name}: found {value:g}", f"Give a number from {least:g}{upto}.")
+            if value is not None and not least <= value <= most:
+                raise UsageError(f"{name}: found {value:g}", f"Give a number from {least:g} to {most:g}.")
         for price in self.usd_per_hour:
-            if not (math.isfinite(price) and price >= 0):
-                raise UsageError(f"usd_per_hour: found {price:g}", "Give US dollars from 0.")
+            if not 0 <= price <= MOST:
+                raise UsageError(f"usd_per_hour: found {price:g}", f"Give US dollars from 0 to {MOST:g}.")
         if self.rule not in RULES:
             raise UsageError(f"rule: there is no rule {self.rule!r}", f"Take one of {', '.join(RULES)}.")
         if self.epochs == 0 or self.alpha == self.beta == 0:
@@ -181,12 +181,13 @@ def by_rule(table: MeasuredTable, wish: RecommendQuery) -> tuple[list[SizeCandid
         NotFoundError: nothing was measured there, naming the nearest row.
     """
     latency_ms, notes = _latency(table, wish)
-    found = _looked_up(table, wish, latency_ms)
+    found, left_out = _looked_up(table, wish, latency_ms), list[str]()
     if wish.rule == "model":
         most = wish.max_workers or max(row.workers for row in table.measured)
         all_sizes = range(1, int(min(most, wish.batch)) + 1)
         sizes = [n for n in all_sizes if table.fits(n, wish.batch)]
-        notes = (*notes, *_too_large(table, wish.batch, [n for n in all_sizes if n not in sizes]))
+        left_out = _too_large(table, wish.batch, [n for n in all_sizes if n not in sizes])
+        notes = (*notes, *left_out)
     else:
         sizes = sorted(found)
         if not found:
@@ -197,7 +198,7 @@ def by_rule(table: MeasuredTable, wish: RecommendQuery) -> tuple[list[SizeCandid
     if not sizes:
         raise UsageError(
             f"batch {wish.batch:g} does not fit: "
-            + (" ".join(notes) or "the table has it as failed on as many machines, or more"),
+            + (" ".join(left_out) or "the table has it as failed on as many machines, or more"),
             "Take a smaller batch, or allow more machines.",
         )
     prices = {n: table_price(table, n, wish) for n in sizes}

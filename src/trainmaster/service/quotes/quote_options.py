@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmaster.dataclass import dataclass, field
+from trainmaster.spec.distributed import MAX_WORKERS
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -86,6 +87,11 @@ class QuoteOptions:
         if self.usd_per_hour is not None and not 0 < self.usd_per_hour < math.inf:
             raise UsageError(
                 f"a budget of {self.usd_per_hour:g} USD per hour buys nothing", "Give more than 0, such as 2."
+            )
+        if self.max_workers is not None and not 1 <= self.max_workers <= MAX_WORKERS:
+            raise UsageError(
+                f"the most workers (max_workers): found {self.max_workers:g}",
+                f"Give a whole number from 1 to {MAX_WORKERS}.",
             )
         usd_per_hour = self.usd_per_hour or (recipe.budget.usd_per_hour if recipe.budget else None)
         policy = self.policy or recipe.objective.policy or "quote"

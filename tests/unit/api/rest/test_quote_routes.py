@@ -160,6 +160,67 @@ def test_anwars_question_is_answered_for_his_job_and_ones_own(served):
     assert served.ask("red-read", "GET", "/recommend?batch=x").status_code == 422
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"epochs": "1e308"}, "epochs: found 1e+308"),
+        ({"usd_per_hour": "1e308"}, "usd_per_hour: found 1e+308"),
+        ({"batch": "1e9"}, "does not fit: "),
+        ({"table": f"{TABLE}8,64,5,1e308\n"}, "time_per_epoch_s: found &#39;1e308&#39;"),
+        ({"table": f"{TABLE}8,64,5,{'9' * 140_000}\n"}, "is no CSV"),
+    ],
+    ids=["epochs", "price", "batch", "time", "cell"],
+)
+def test_what_no_number_holds_is_refused_by_rest_and_on_the_page(served, wrong, said):
+    asked = {"batch": "64", "latency_ms": "5", "table": TABLE, **wrong}
+    prices = {key: [asked[key]] for key in asked if key.startswith("usd")}
+    answers = (
+        served.ask("red-read", "POST", "/api/v1/recommend", json={**asked, **prices}),
+        served.ask("red-read", "POST", "/recommend", files={key: (None, asked[key]) for key in asked}),
+    )
+    for answer in answers:
+        assert answer.status_code == 422
+        assert said.replace("&#39;", "'") in answer.text.replace("&#39;", "'")
+
+
+def test_the_page_of_the_recommender_takes_an_empty_field_as_one_that_was_left_out(served):
+    table = "workers,batch_size,latency_ms,time_per_epoch_s\n2,64,5,30\n4,64,5,40\n"
+    asked = {
+        "batch": (None, "64"),
+        "latency_ms": (None, ""),
+        "rule": (None, "lookup"),
+        "table": (None, table),
+    }
+    page = served.ask("red-read", "POST", "/recommend", files=asked)
+    assert "Take <strong>2</strong> machines" in page.text, "at the latency of the table, as by REST"
+    assert "30 s to" not in page.text, "of a row there is no interval of the model"
+    assert "max_workers: found" in served.ask("red-read", "GET", "/recommend?max_workers=some").text
+    unknown = served.ask("red-read", "GET", "/recommend?profile=job-of-nobody")
+    assert (unknown.status_code, "trainmaster status" in unknown.text) == (422, False)
+
+
+def test_what_one_has_measured_is_taken_by_a_quote_on_the_page(served):
+    cluster = "workers: 1..6, hardware: {ps: {instance: m4.large}}}"
+    text = f"objective: scala-opt\n{QUOTED}".replace("workers: 4}", cluster)
+    traffic = {"bandwidth": "instance,mbps\r\np2.xlarge,200\r\nt2.xlarge,140\r\n"}
+    filled = {"recipe": text, "catalogue": "fc2-2018", **traffic}
+    asked = served.ask("red-user", "POST", "/new/quote", data=filled)
+    place = asked.headers["location"]
+    database = served.service.database
+    served.state.quotes.work("page", quote_requests.claim(database, "page", database.clock_s(), 60.0))
+    assert "2 x p2.xlarge + 1 x m4.large" in served.ask("red-user", "GET", place).text
+    assert "t2.xlarge,140" in served.ask("red-user", "GET", f"{place}/change").text, "for the next question"
+
+
+@pytest.mark.parametrize("most", [0, 65_537, 10**9])
+def test_no_quote_looks_at_more_workers_than_a_recipe_may_have(served, most):
+    body = {"recipe": QUOTED.replace("workers: 4", "workers: auto"), "policy": "cost-opt"}
+    asked = served.ask("red-user", "POST", "/api/v1/quotes", json={**body, "max_workers": most})
+    assert asked.status_code == 422
+    page = served.ask("red-user", "POST", "/new/quote", data={**body, "most_workers": str(most)})
+    assert (page.status_code, "from 1 to 65536" in page.text) == (422, True)
+
+
 def test_a_quote_is_asked_for_looked_at_and_streamed(served):
     body = {"recipe": QUOTED, "policy": "cost-opt", "catalogue": "fc2-2018"}
     asked = served.ask("red-user", "POST", "/api/v1/quotes", json=body)
