@@ -35,8 +35,8 @@ def test_a_capsule_runs_elsewhere_and_leaves_the_same_weights(tm):
     (tm.work / "numbers" / "numbers.txt").write_text("0")
     tm.call("volume", "push", tm.work / "numbers", volume)  # the next version is another one
 
-    capsule = tm.root / "sum.capsule"
-    assert "runs it again anywhere" in tm.call("export", first, capsule).err
+    capsule = tm.root / "my sum.capsule"
+    assert f"`trainmaster run '{capsule}'` runs it again anywhere" in tm.call("export", first, capsule).err
     assert "there already" in tm.call("export", first, capsule, code=2).err
     with zipfile.ZipFile(capsule) as archive:
         about = json.loads(archive.read("capsule.json"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -33,7 +34,7 @@ def convert(
     if recipe is not None:
         _write(recipe, made.recipe)
         count = f"{len(made.decisions)} to decide, {len(made.dropped)} dropped"
-        say(f"{recipe}: read its comments ({count}), then `trainmaster check {recipe}`")
+        say(f"{recipe}: read its comments ({count}), then `trainmaster check {shlex.quote(str(recipe))}`")
     if as_json:
         print_json(asdict(made))
     elif recipe is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -39,4 +40,4 @@ def examples(
         print_json({**chosen.summary(), "directory": str(target)})
     else:
         show(str(target))
-        say(f"`trainmaster run {target}` runs it; its README says what it does")
+        say(f"`trainmaster run {shlex.quote(str(target))}` runs it; its README says what it does")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +23,7 @@ def export(
     client = open_client()
     run = client.resolve(run)
     client.export(run, file)
-    say(f"{run} is in {file}, {file.stat().st_size:,} bytes; `trainmaster run {file}` runs it again anywhere")
+    again = f"`trainmaster run {shlex.quote(str(file))}` runs it again anywhere"
+    say(f"{run} is in {file}, {file.stat().st_size:,} bytes; {again}")
     for need in needs_of(file):
         say(f"note: it needs there: {need}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -56,4 +57,5 @@ def init(
         say(f"note: {note}")
     if found.metrics:
         say(f"note: what it prints is read as {', '.join(found.metrics[:8])}")
-    say(f"{output} is written; `trainmaster check {output}` looks at it, `trainmaster run {output}` runs it")
+    word = shlex.quote(str(output))
+    say(f"{output} is written; `trainmaster check {word}` looks at it, `trainmaster run {word}` runs it")

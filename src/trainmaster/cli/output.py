@@ -113,11 +113,21 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     10  2
     """
     lines = [list(header), *[list(row) for row in rows]]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+    widths = [max(_width(line[column]) for line in lines) for column in range(len(header))]
+    padded = (
+        [cell + " " * (width - _width(cell)) for cell, width in zip(line, widths, strict=True)]
         for line in lines
     )
+    return "\n".join("  ".join(cells).rstrip() for cells in padded)
+
+
+def _width(text: str) -> int:
+    """How many columns of a terminal it takes: names may be Chinese, or have accents of their own."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def show_list(

@@ -13,11 +13,18 @@ import pytest
 from trainmaster.advisor.quote.interval import Interval
 from trainmaster.advisor.quote.quote import ExplainedPhase
 from trainmaster.advisor.quote.unknown_time import UnknownTime
-from trainmaster.cli import budget, labels, metrics, models, output, run, services, volume
+from trainmaster.cli import budget, driving, labels, metrics, models, output, run, services, volume
 from trainmaster.cli.plotting import draw_quote
 from trainmaster.cli.renting import explain
 from trainmaster.service.models.model_names import find_model
-from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.errors import AccessError, NotFoundError, UsageError
+
+
+def test_columns_are_aligned_by_what_a_terminal_shows():
+    lines = output.table(
+        ["label", "runs"], [["名前", "1"], ["nai\u0308ve", "2"], ["plain", "3"]]
+    ).splitlines()
+    assert lines == ["label  runs", "名前   1", "nai\u0308ve  2", "plain  3"]
 
 
 def test_of_several_models_the_commands_are_told(monkeypatch):
@@ -190,3 +197,18 @@ def test_what_others_have_named_gives_a_terminal_no_orders(monkeypatch, capsys, 
     prints(text)
     shown = "note: \\x1b]52;c;cm0=\\x07\nlo\\x9b2Jss"
     assert getattr(capsys.readouterr(), stream[3:]) == f"{text}\n{shown}\n"
+
+
+def test_who_may_not_watch_a_run_any_more_is_told_that_it_goes_on(capsys, monkeypatch):
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    ended = AccessError("the token has expired", "Ask for a new one.")
+
+    def drive_run(*_):
+        yield "main: 1 task"
+        raise ended
+
+    client = SimpleNamespace(drive_run=drive_run)
+    accepted = SimpleNamespace(run="job-1", notes=(), rents=False, server="http://there", moves=False)
+    with pytest.raises(AccessError, match="has expired"):
+        driving.see_to_end(client, accepted, "", as_json=False)
+    assert "job-1 goes on; `trainmaster logs -f job-1`" in capsys.readouterr().err

@@ -20,6 +20,8 @@ _PLACE: Final = ("experiment", "task", "attempt")
 #: What says when a report was made, not how well the task does.
 _TIMES: Final = ("time", "timestamp", "wall_time")
 _STEPS: Final = ("step", "epoch")
+#: What spreadsheets take for the beginning of a formula.
+_FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")
 #: CRC-32C (Castagnoli), by which TensorFlow checks its records.
 _POLYNOMIAL: Final = 0x82F63B78
 
@@ -38,10 +40,15 @@ def write_csv(reports: Iterable[Mapping[str, Any]], file: TextIO) -> int:
     """
     rows = list(reports)
     columns = dict.fromkeys([*_PLACE, *(name for row in rows for name in row)])
-    writer = csv.DictWriter(file, list(columns), restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(map(cell, columns))
+    writer.writerows([cell(row.get(name, "")) for name in columns] for row in rows)
     return len(rows)
+
+
+def cell(value: object) -> object:
+    """What a CSV file has for it: of a text, one that no spreadsheet takes for a formula."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULAS) else value
 
 
 @dataclass

@@ -18,6 +18,7 @@ from trainmaster.dataclass import dataclass, field
 from trainmaster.db import Database, ledger, queries
 from trainmaster.db.queries import RunFilter
 from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service.runs.metric_export import cell
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.labels import key_problem
 from trainmaster.spec.plain_json import plain
@@ -143,7 +144,7 @@ def as_csv(report: Mapping[str, Any]) -> str:
     writer.writerow([report["by"], *plain, *(f"quoted_{name}" for name in quoted)])
     for row in report["rows"]:
         values = [*(row[name] for name in plain), *(row["quoted"][name] for name in quoted)]
-        writer.writerow([_cell(row["key"]), *(UNKNOWN if value is None else value for value in values)])
+        writer.writerow([cell(row["key"] or ""), *(UNKNOWN if value is None else value for value in values)])
     return out.getvalue()
 
 
@@ -280,9 +281,3 @@ def _add_quote(cost: Cost, quotes: Sequence[RowMapping]) -> None:
         cost.high_usd += said["p95"]
         cost.actual_usd += row["cost_usd"] or 0.0
         cost.kept += bool(row["kept"])
-
-
-def _cell(key: str | None) -> str:
-    """A text that no spreadsheet takes for a formula."""
-    text = "" if key is None else key
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t") else text

@@ -29,6 +29,15 @@ def test_a_table_has_a_column_for_each_name():
     assert lines[4] == "train,1,1,,,,,0.875,,"
 
 
+def test_no_text_of_a_table_is_a_formula_to_a_spreadsheet():
+    file = io.StringIO()
+    texts = {"=A1": "=HYPERLINK(A2)", "loss": -0.5, "+": "@SUM(A1)", "note": "a=b", "sign": "-"}
+    write_csv([{"experiment": "train", "task": 0, "attempt": 1, **texts}], file)
+    heading, line = file.getvalue().splitlines()
+    assert heading == "experiment,task,attempt,'=A1,loss,'+,note,sign"
+    assert line == "train,0,1,'=HYPERLINK(A2),-0.5,'@SUM(A1),a=b,'-"
+
+
 def test_a_table_without_reports_has_its_heading():
     file = io.StringIO()
     assert write_csv([], file) == 0
