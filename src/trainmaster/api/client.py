@@ -50,12 +50,9 @@ class Client:
     def __init__(self, home: str | os.PathLike[str] | None = None, token: str | None = None) -> None:
         self._home: EmbeddedClient | RemoteClient
         if isinstance(home, str) and home.startswith(("http://", "https://")):
-            from trainmaster.api.remote.connection import RestConnection
-            from trainmaster.api.remote.contexts import Contexts
             from trainmaster.api.remote.remote import RemoteClient
 
-            found = Contexts().of_url(home, token)
-            self._home = RemoteClient(RestConnection(found.url, found.token, found.fingerprint))
+            self._home = RemoteClient.of_url(home, token)
         elif token is not None:
             raise UsageError("a token is for a server", "Give the URL of one with it.")
         else:

@@ -83,6 +83,10 @@ class EmbeddedClient:
         self.cost = self._service.cost
         self.score, self.recommend = self._service.score, self._service.recommend
 
+    def __reduce__(self) -> tuple[Callable[[Path], EmbeddedClient], tuple[Path]]:
+        """Another process opens the same home."""
+        return partial(EmbeddedClient, wallet=self._wallet), (self.directory,)
+
     @property
     def _environ(self) -> dict[str, str]:
         return {**os.environ, **self._own}
@@ -533,6 +537,10 @@ class EmbeddedClient:
         return StoredVolume(url).info()
 
     def remove_volume(self, url: str, *, whole: bool = False) -> RemovedVolume:
+        from trainmaster.service.runs.lineage import refuse_used_volume
         from trainmaster.service.volumes.stored import StoredVolume
 
-        return StoredVolume(url).remove(whole=whole)
+        stored = StoredVolume(url)
+        if whole or stored.address.version is not None:
+            refuse_used_volume(self._service.database, ALL_RUNS, url, *stored.address)
+        return stored.remove(whole=whole)

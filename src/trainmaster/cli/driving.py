@@ -27,7 +27,7 @@ from trainmaster.cli.output import (
     without_model_text,
 )
 from trainmaster.cli.watching import MachineLossFilter, PlainDisplay, told_events
-from trainmaster.spec.errors import InterruptedByUser, TrainmasterError
+from trainmaster.spec.errors import AccessError, InterruptedByUser, TrainmasterError
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
@@ -74,6 +74,9 @@ def see_to_end(client: ClientProtocol, accepted: Accepted, left_to: str, *, as_j
                 display.say(told) if isinstance(told, str) else display.show(told)
         except InterruptedByUser as error:
             interrupted = error
+        except AccessError:  # a token ends, and no run with it
+            display.say(f"{run} goes on; `trainmaster logs -f {run}` shows its output, with another token")
+            raise
         except KeyboardInterrupt:
             display.say(f"{run} goes on; `trainmaster logs -f {run}` shows its output")
             return 130

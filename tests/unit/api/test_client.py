@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,26 @@ def test_a_home_is_set_up_and_looked_after(tmp_path: Path, monkeypatch):
     assert client.check(Recipe.from_text(made, directory=tmp_path)) == []
     assert client.dry_run(GOOD)["processes"]
     client.close()
+
+
+def test_another_process_gets_a_run_and_its_client(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("TRAINMASTER_HOME", str(tmp_path / "home"))
+    record_run(Service(Home.from_environment()), "job-1", 1.0)
+    client = Client()
+    monkeypatch.setenv("TRAINMASTER_HOME", str(tmp_path / "another"))
+    (run,) = pickle.loads(pickle.dumps(client.runs()))
+    assert (run.id, run.succeeded) == ("job-1", True)
+    assert [each.id for each in pickle.loads(pickle.dumps(client)).runs()] == ["job-1"]
+
+
+def test_a_server_is_asked_by_another_process_with_a_token_that_it_finds_itself(monkeypatch):
+    written = pickle.dumps(Client("http://127.0.0.1:9", "tm_secret"))
+    assert b"tm_secret" not in written
+    monkeypatch.delenv("TRAINMASTER_TOKEN", raising=False)
+    with pytest.raises(UsageError, match=r"http://127.0.0.1:9: no token"):
+        pickle.loads(written)
+    monkeypatch.setenv("TRAINMASTER_TOKEN", "tm_other")
+    assert isinstance(pickle.loads(written), Client)
 
 
 @pytest.mark.parametrize("overrides", [["experiments.main.retries=2"], "experiments.main.retries=2", 5])

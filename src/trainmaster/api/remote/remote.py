@@ -78,6 +78,18 @@ class RemoteClient:
         self.storage = RemoteStorage(connection)
         self.views = RemoteViews(connection)
 
+    @classmethod
+    def of_url(cls, url: str, token: str | None = None) -> RemoteClient:
+        """One with that token, or the one that `Contexts.of_url` finds."""
+        from trainmaster.api.remote.contexts import Contexts
+
+        found = Contexts().of_url(url, token)
+        return cls(RestConnection(found.url, found.token, found.fingerprint))
+
+    def __reduce__(self) -> tuple[Callable[[str], RemoteClient], tuple[str]]:
+        """Another process asks the same server; a token is in no pickle, so it must be found there."""
+        return RemoteClient.of_url, (self.url,)
+
     def close(self) -> None:
         """Give back connections; its runs go on."""
         self._to.close()

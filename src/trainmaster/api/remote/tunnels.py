@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.api.remote.connection import RestConnection, error_of, quoted
-from trainmaster.spec.errors import AccessError, imports_of
+from trainmaster.api.remote.connection import RestConnection, ServerUnreachableError, error_of, quoted
+from trainmaster.spec.errors import AccessError, TrainmasterError, imports_of
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PIECE_BYTES: Final = 1 << 18
 _STDIN, _STDOUT, _STDERR, _STATUS, _SIZE = (bytes([number]) for number in range(5))
 _OPEN_S: Final = 90.0
-#: A command whose end is unknown.
+#: A command whose end is unknown; `ssh` exits with the same.
 _LOST: Final = 255
 #: Close code of RFC 6455 with which a server cuts off a caller that may not use a run any more.
 _REFUSED: Final = 1008
@@ -157,15 +157,26 @@ def execute(
                     _write(output if channel == _STDOUT else errors, data)
         except ConnectionClosed as closed:
             if closed.rcvd is not None and closed.rcvd.code == _REFUSED:
-                raise AccessError(
-                    f"{connection.url}: {closed.rcvd.reason}",
-                    "The token has ended or was revoked, or your team or role has changed: "
-                    f"`trainmaster login {connection.url}` logs in anew.",
+                raise _lost(
+                    AccessError(
+                        f"{connection.url}: {closed.rcvd.reason}",
+                        "The token has ended or was revoked, or your team or role has changed: "
+                        f"`trainmaster login {connection.url}` logs in anew.",
+                    )
                 ) from None
-            raise connection.unreachable(closed) from None
         except BrokenPipeError:  # the reader is gone
             return _LOST
-    raise connection.unreachable(ConnectionError("it has hung up before the command had ended"))
+    raise _lost(
+        ServerUnreachableError(
+            f"{connection.url} was cut off before the command had ended; how that ended is unknown",
+            "Is the server up, and is this machine on its network? The run goes on, the command may not.",
+        )
+    )
+
+
+def _lost(error: TrainmasterError) -> TrainmasterError:
+    error.exit_code = _LOST
+    return error
 
 
 def _send_input(socket: ClientConnection, descriptor: int) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import IO, Any, Final, TypeVar
 
 from trainmaster.api.remote.connection import RestConnection, ServerUnreachableError, quoted
-from trainmaster.spec.errors import RunError, StoreError
+from trainmaster.spec.errors import AccessError, RunError, StoreError
 from trainmaster.spec.units import format_bytes, format_duration
 
 T = TypeVar("T")
@@ -65,6 +65,9 @@ class PieceUpload:
             if (there := int(self._to.get(self._path)["offset"])) == offset:
                 raise
             return there
+        except AccessError:
+            self._to.get(self._path)  # a token that ended in the middle of a piece is told as that
+            raise
         return offset + len(data)
 
     def finish(self, wish: dict[str, Any]) -> dict[str, Any]:

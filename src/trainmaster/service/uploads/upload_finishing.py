@@ -18,6 +18,7 @@ from trainmaster.control.attempt.data_urls import room_bytes
 from trainmaster.control.task.layout import Home
 from trainmaster.db import Database
 from trainmaster.db import uploads as rows
+from trainmaster.db.queries import RunFilter, is_among
 from trainmaster.objects import ObjectStore
 from trainmaster.objects.errors import FullStoreError, error_of, trouble_of
 from trainmaster.service.server_loops import LoopErrorLog
@@ -73,7 +74,7 @@ class UploadFinishing:
             upload: its id; `Uploads.get` tells what became of it.
             volume: the name of the volume that gets a new version; empty for code.
             others: uploads whose files are in the same version.
-            made_by: the run whose task made the files.
+            made_by: the run whose task made the files; one that is not the caller's to see is not noted.
 
         Returns:
             What can be waited for, until `told` was called; None if it is done already, or another server is
@@ -93,6 +94,9 @@ class UploadFinishing:
                     f"{row['name']}: {missing:,} bytes are missing",
                     f"Send them: PATCH /api/v1/uploads/{row['id']}.",
                 )
+        its = RunFilter(None if caller.sees_all else (caller.team,))
+        if made_by and not is_among(self._database, made_by, its):
+            made_by = ""
         make = self._maker(found, volume, made_by)
         if (made := self._untold.get(upload)) is not None:  # else what takes long to fail would never be told
             return made

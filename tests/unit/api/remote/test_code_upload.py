@@ -16,6 +16,7 @@ from trainmaster.api.remote.connection import ServerUnreachableError
 from trainmaster.api.remote.remote import RemoteClient
 from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.spec import Recipe
+from trainmaster.spec.errors import AccessError
 
 MIB = 1 << 20
 
@@ -72,6 +73,18 @@ def test_code_goes_on_where_it_broke_off_and_is_sent_once(server, code, monkeypa
     (code / "link.bin").unlink()
     client.first_recipe(code)
     assert len(sent) == 1, "little is sent at once"
+
+
+def test_a_token_that_ends_in_the_middle_is_told_as_that(server, code, monkeypatch):
+    def ended(number):
+        if number == 3:
+            server._token = "tm_over"
+            return AccessError("what you may do here has changed meanwhile", "Ask again.")
+        return None
+
+    counted(server, monkeypatch, ended)
+    with pytest.raises(AccessError, match="the token is not known"):
+        RemoteClient(server).first_recipe(code)
 
 
 def test_it_is_told_how_far_code_is_and_when_the_server_is_away(server, code, monkeypatch):

@@ -1,11 +1,12 @@
-"""Who may not use a run any more is told so, not that the server is away."""
+"""Whose command is cut off is told why: a right that has ended, or a server that is away."""
 
 from __future__ import annotations
 
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import pytest
@@ -14,24 +15,24 @@ pytest.importorskip("websockets", reason="the extra `tunnel` is not installed")
 
 from websockets.sync.server import ServerConnection, serve
 
-from trainmaster.api.remote.connection import RestConnection
+from trainmaster.api.remote.connection import RestConnection, ServerUnreachableError
 from trainmaster.api.remote.tunnels import execute
-from trainmaster.spec.errors import AccessError
+from trainmaster.spec.errors import AccessError, TrainmasterError
 
 
-@pytest.fixture
-def address() -> Iterator[tuple[str, int]]:
-    """Of a server that lets in and then cuts off."""
+@contextmanager
+def server(cut: Callable[[ServerConnection], None]) -> Iterator[tuple[str, int]]:
+    """Its address: it lets in, says something, and then cuts off."""
 
-    def cut(websocket: ServerConnection) -> None:
+    def answer(websocket: ServerConnection) -> None:
         websocket.send(b"\x01said before")
-        websocket.close(1008, "you may not use this run any more")
+        cut(websocket)
 
-    with serve(cut, "127.0.0.1", 0) as server:
-        thread = threading.Thread(target=server.serve_forever)
+    with serve(answer, "127.0.0.1", 0) as serving:
+        thread = threading.Thread(target=serving.serve_forever)
         thread.start()
-        yield server.socket.getsockname()
-        server.shutdown()
+        yield serving.socket.getsockname()
+        serving.shutdown()
         thread.join()
 
 
@@ -47,13 +48,31 @@ class There:
         return socket.create_connection(self._address), path, {}
 
 
-def test_it_says_why_and_what_to_do(address: tuple[str, int]) -> None:
+@pytest.mark.parametrize(
+    ("cut", "kind", "said"),
+    [
+        (
+            lambda it: it.close(1008, "you may not use this run any more"),
+            AccessError,
+            "use this run any more\n.*trainmaster login http://there",
+        ),
+        (lambda it: it.close(1001), ServerUnreachableError, "how that ended is unknown\nIs the server up"),
+        (
+            lambda it: it.socket.shutdown(socket.SHUT_RDWR),
+            ServerUnreachableError,
+            "http://there was cut off before the command had ended",
+        ),
+    ],
+)
+def test_it_says_why_and_exits_as_ssh_does(
+    cut: Callable[[ServerConnection], None], kind: type[TrainmasterError], said: str
+) -> None:
     read, write = os.pipe()
     nothing = os.open(os.devnull, os.O_RDONLY)
     files: Any = (nothing, write, write)
-    with pytest.raises(AccessError, match="you may not use this run any more") as raised:
+    with server(cut) as address, pytest.raises(kind, match=said) as raised:
         execute(cast("RestConnection", There(address)), "r", None, ["x"], files, print, is_terminal=False)
-    assert "trainmaster login http://there" in raised.value.hint
+    assert raised.value.exit_code == 255, "no code of the command's own"
     assert os.read(read, 100) == b"said before"
     for descriptor in (read, write, nothing):
         os.close(descriptor)

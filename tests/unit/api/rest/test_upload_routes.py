@@ -16,9 +16,11 @@ import pytest
 
 from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, RunChange, Submission
+from trainmaster.objects import ObjectStore
 from trainmaster.objects.errors import FullStoreError
 from trainmaster.service import Service
 from trainmaster.service.driving.submissions import RunRequest
+from trainmaster.service.teams.team_volumes import volumes_url
 from trainmaster.service.uploads import upload_finishing
 from trainmaster.service.uploads.code_uploads import TeamQuotaError
 from trainmaster.service.uploads.uploads import PART_BYTES, UNUSED_S, Uploads
@@ -26,6 +28,7 @@ from trainmaster.service.users.caller import ForbiddenError, caller
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.states import EndReason, State
+from trainmaster.volumes.packed.head import head_of
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 with warnings.catch_warnings():
@@ -340,9 +343,20 @@ def volumes(server, path="", who="red", method="GET"):
     return server.browser.request(method, f"/api/v1/volumes{path}", headers=headers)
 
 
-def made(server, volume, *uploads, who="red"):
-    body = {"volume": volume, "uploads": list(uploads[1:])}
+def made(server, volume, *uploads, who="red", made_by=""):
+    body = {"volume": volume, "uploads": list(uploads[1:]), "made_by": made_by}
     return server.ask("POST", f"/{uploads[0]}/finish", who, json=body)
+
+
+def test_a_version_is_made_by_no_run_of_another_team(server, tmp_path):
+    recipe = Recipe.from_text("experiments: {main: {command: 'true'}}", directory=tmp_path).model_dump_json()
+    for team in server.tokens:
+        names = (f"job-{team}", "job", recipe, "r.yaml", "aws", "code", "file:///s", [("main", 1)])
+        server.service.database.create_run(AcceptedRun(*names, submission=Submission("x", team)), 1.0)
+    for run in ("job-red", "job-blue", "job-none"):
+        assert made(server, "pets", upload(server, "a.txt", run.encode()), made_by=run).status_code == 201
+    store = ObjectStore(f"{volumes_url(server.service.home, 'red')}/pets")
+    assert [list(head_of(store, number).notes) for number in (1, 2, 3)] == [["made by run job-red"], [], []]
 
 
 def test_files_become_versions_of_a_teams_volume(server, other):
