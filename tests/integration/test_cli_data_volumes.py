@@ -272,3 +272,15 @@ def test_an_archive_that_becomes_too_large(tm, bomb):
 def test_objects_below_a_url(tm, images):
     recipe = tm.task('cat "$TRAINMASTER_DATA_X/cats/tom.txt"', data={"x": {"url": f"file://{images}"}})
     assert tm.logs(tm.run(recipe)["run"]) == "tom\n"
+
+
+def test_a_volume_that_a_run_needs_is_not_removed_before_that_is_over(tm, images):
+    tm.call("volume", "push", images, "pets")
+    main = {"command": "sleep 600", "data": {"pets": {"volume": "pets"}}}
+    tm.call("run", tm.recipe({"name": "needs", "experiments": {"main": main}}), "--detach")
+    for named in ("pets@1", "pets"):
+        refused = tm.call("volume", "rm", named, "--yes", code=2).err
+        assert f"{named} stays: needs-" in refused
+        assert "which is not over, has it as data\n`trainmaster cancel needs-" in refused
+    tm.call("cancel", "latest")
+    tm.call("volume", "rm", "pets", "--yes")

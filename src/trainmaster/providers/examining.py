@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final, Protocol, runtime_checkable
 
 from trainmaster.dataclass import dataclass
@@ -53,13 +54,22 @@ class Examined(Protocol):
         """
 
 
-def examined(provider: Provider, builds: Mapping[str, str]) -> list[Finding]:
-    """What there is to say of a provider; raises for nothing that it finds."""
+def examined(
+    provider: Provider, builds: Mapping[str, str], told: AbstractContextManager[None] | None = None
+) -> list[Finding]:
+    """What there is to say of a provider; raises for nothing that it finds.
+
+    Args:
+        provider: it.
+        builds: as of `Examined`.
+        told: puts what it raises into other words.
+    """
     try:
-        provider.check_settings()
-        provider.check_up()
-        if isinstance(provider, Examined):
-            return provider.examine(builds)
+        with told or nullcontext():
+            provider.check_settings()
+            provider.check_up()
+            if isinstance(provider, Examined):
+                return provider.examine(builds)
     except TrainmasterError as error:
         return [refused("login", error)]
     return [Finding("login", "it answers and takes the credentials"), *unseen_drivers(builds)]

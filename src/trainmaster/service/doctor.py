@@ -20,7 +20,7 @@ from trainmaster.executors.local.executor import LocalExecutor
 from trainmaster.objects import ObjectStore
 from trainmaster.providers.capabilities import BUILT_IN, capabilities_of
 from trainmaster.providers.examining import Finding, cuda_of_image, examined, refused
-from trainmaster.providers.plugins import PROVIDERS, get_provider
+from trainmaster.providers.plugins import PROVIDERS, get_provider, told_of_own_logins
 from trainmaster.service.background import begun
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.service.service import Service
@@ -105,7 +105,7 @@ def _place_checkup(
             return [refused("settings", error)]
         try:
             own = [Finding("account", f"the login of team {place.team}")] if place.team else []
-            seen = [*own, *examined(provider, _builds(recipe))]
+            seen = [*own, *examined(provider, _builds(recipe), told_of_own_logins(name, place))]
         finally:
             provider.close()
     if recipe is not None and all(each.ok for each in seen if each.what == "login"):

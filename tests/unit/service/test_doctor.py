@@ -14,6 +14,7 @@ import pytest
 from trainmaster.providers.base import ProviderPlace
 from trainmaster.providers.capabilities import BUILT_IN, Capabilities
 from trainmaster.providers.examining import Finding
+from trainmaster.providers.own_settings import NotSetUpError
 from trainmaster.service import doctor
 from trainmaster.spec.plugins import PluginRegistry
 
@@ -52,6 +53,22 @@ def test_what_goes_wrong_in_a_look_is_raised(service: Any, monkeypatch: pytest.M
     monkeypatch.setattr(doctor, "get_provider", broken)
     with pytest.raises(LookupError, match="a fault of ours"):
         doctor.places_checkup(service, ["moon"], None, {})
+
+
+def test_a_team_is_told_of_a_login_of_its_own_where_a_place_has_none(
+    service: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def no_keys() -> None:
+        raise NotSetUpError("no keys", "Run `aws configure`.")
+
+    aws = SimpleNamespace(check_settings=lambda: None, check_up=no_keys, close=lambda: None)
+    monkeypatch.setattr(doctor, "get_provider", lambda name, place: aws)
+    (at_home,) = doctor.places_checkup(service, ["aws"], None, {})
+    assert (at_home.found, at_home.advice) == ("no keys", "Run `aws configure`.")
+    service.place = lambda _, environ: ProviderPlace(tmp_path, "", environ, asker="red")
+    (of_team,) = doctor.places_checkup(service, ["aws"], None, {})
+    assert (of_team.what, of_team.ok) == ("aws: login", False)
+    assert "`trainmaster team login red aws`" in of_team.advice
 
 
 def test_places_of_plug_ins_are_offered(service: Any, tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
-"""`lineage`: what a model was made of; `inputs_of`: what a run began with."""
+"""`lineage`: what a model was made of; `inputs_of`: what a run began with; `refuse_used_volume`."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +14,16 @@ from trainmaster.db import queries
 from trainmaster.db.run_facts import facts_of
 from trainmaster.db.workflow_rows import started_by
 from trainmaster.service.runs.stored_recipe import stored_recipe
-from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.facts import Fact
 from trainmaster.spec.redaction import redacted
+from trainmaster.volumes.packed.addresses import volume_address
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
 
     from trainmaster.control.task.layout import Home
+    from trainmaster.db import Database
     from trainmaster.service.open_home import OpenHome
     from trainmaster.spec import Experiment
 
@@ -85,6 +88,48 @@ def inputs_of(opened: OpenHome, run: str) -> dict[str, dict[str, str]]:
         if its:
             found[name] = its
     return found
+
+
+def refuse_used_volume(
+    database: Database, which: queries.RunFilter, text: str, url: str, version: int | None
+) -> None:
+    """Refuse to remove what a run that is not over has as data.
+
+    Args:
+        database: of the runs.
+        which: runs are asked about.
+        text: what is to be removed, for people.
+        url: of the volume.
+        version: that is meant; None: all of it.
+
+    Raises:
+        UsageError: which run has it.
+    """
+    from trainmaster.control.attempt.data_sources import BUILT_IN_PREFIX, volume_url
+    from trainmaster.objects import ObjectStore
+
+    there = ObjectStore(url).url  # a directory has several names
+    for listed in queries.runs(database, which=replace(which, is_over=False)):
+        row = database.run_row(listed["id"])
+        facts = facts_of(database, row["id"])
+        for experiment in stored_recipe(row).experiments.values():
+            for source in filter(None, (each.volume for each in experiment.data.values())):
+                pinned = facts.get((Fact.VOLUME, source), source)
+                if pinned.startswith(BUILT_IN_PREFIX):
+                    continue
+                had = volume_address(volume_url(pinned, row["store_url"]))
+                if ObjectStore(had.url).url == there and version in (None, had.version or _newest(url)):
+                    raise UsageError(
+                        f"{text} stays: {row['id']}, which is not over, has it as data",
+                        f"`trainmaster cancel {row['id']}` ends that run.",
+                    )
+
+
+def _newest(url: str) -> int | None:
+    """The version that a run gets which has not begun with any."""
+    from trainmaster.service.volumes.stored import StoredVolume
+
+    return max(StoredVolume(url).numbers(), default=None)
 
 
 def _data(

@@ -13,7 +13,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.attempt.data_sources import BUILT_IN, BUILT_IN_PREFIX
-from trainmaster.db import queries
 from trainmaster.db import uploads as rows
 from trainmaster.db.queries import RunFilter
 from trainmaster.objects import ObjectStore
@@ -232,39 +231,21 @@ class TeamVolumes:
             NotFoundError: the team has no such volume or version.
             UsageError: no version is named, or a run that is not over has it as data.
         """
+        from trainmaster.service.runs.lineage import refuse_used_volume
+
         self._caller.need("run")
         self._stored(name).info()
         if version is None and not whole:
             raise UsageError("which version?", "Add ?version=N, or ?whole=true for all of them.")
-        if run := self._run_with(name, version):
-            what = name if version is None else f"{name}@{version}"
-            raise UsageError(
-                f"{what} stays: {run}, which is not over, has it as data",
-                f"`trainmaster cancel {run}` ends that run.",
-            )
+        what = name if version is None else f"{name}@{version}"
+        refuse_used_volume(
+            self._database, RunFilter((self._caller.team,)), what, f"{self._url}/{name}", version
+        )
         if version is None:
             self._stored(name).remove(whole=True)
             return
         self._stored(f"{name}@{version}").remove()
         self._stored(name).collect_garbage(0, now=True)
-
-    def _run_with(self, name: str, version: int | None) -> str:
-        """A run of the team that is not over and has a volume as data; empty if there is none.
-
-        Args:
-            name: of the volume.
-            version: that is meant; None: any.
-        """
-        from trainmaster.service.runs.stored_recipe import stored_recipe
-
-        going = RunFilter((self._caller.team,), is_over=False)
-        for row in queries.runs(self._database, which=going):
-            for experiment in stored_recipe(self._database.run_row(row["id"])).experiments.values():
-                for source in experiment.data.values():
-                    place, _, number = (source.volume or "").rpartition("@")
-                    if place == f"{self._url}/{name}" and version in (None, int(number)):
-                        return str(row["id"])
-        return ""
 
     def must_exist(self, text: str) -> None:
         """Refuse what is no ``NAME`` or ``NAME@VERSION`` of the team; one that is damaged is there.
