@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import selectors
 import shlex
 import shutil
 import signal
@@ -36,6 +37,7 @@ _MACHINES_S: Final = 600.0
 _LOOK_S: Final = 1.0
 #: What OpenSSH exits with when it was ended, or has lost its machine.
 _LOST: Final = 255
+_PIECE_BYTES: Final = 64 << 10
 #: What this machine's user has told OpenSSH does not count.
 _NO_SETTINGS: Final = ("-F", "/dev/null")
 #: What asks a command to end.
@@ -307,6 +309,44 @@ class SshWay:
     address: str
     home_id: str
     provider: str
+
+    def ask(
+        self, options: Sequence[str], command: str, environ: Mapping[str, str], timeout_s: float, most: int
+    ) -> tuple[bytes, bytes]:
+        """What a command says there, on standard output and error; a machine that says more is cut off.
+
+        Args:
+            options: more of the client's.
+            command: for the shell of the login.
+            environ: of the client.
+            timeout_s: after which it is ended.
+            most: bytes of each: whoever has the machine may have it say anything.
+
+        Raises:
+            subprocess.TimeoutExpired: it has not ended by then.
+        """
+        words, until = [*self.command, *options, self.address, command], time.monotonic() + timeout_s
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with (
+            subprocess.Popen(words, env=dict(environ), **pipes) as client,  # type: ignore[call-overload]
+            selectors.DefaultSelector() as ready,
+        ):
+            said = {client.stdout: bytearray(), client.stderr: bytearray()}
+            for pipe in said:
+                ready.register(pipe, selectors.EVENT_READ)
+            try:
+                while ready.get_map() and max(map(len, said.values())) <= most:
+                    if (left_s := until - time.monotonic()) <= 0:
+                        raise subprocess.TimeoutExpired(words, timeout_s)
+                    for key, _ in ready.select(left_s):
+                        data = os.read(key.fd, _PIECE_BYTES)
+                        said[key.fileobj] += data
+                        if not data:
+                            ready.unregister(key.fileobj)
+            finally:
+                client.kill()
+        out, error = (bytes(each[:most]) for each in said.values())
+        return out, error
 
 
 def find_way(

@@ -63,7 +63,7 @@ class _Output:
     def _search(self, data: bytes) -> None:
         self._searched += data
         *lines, rest = self._searched.split(b"\n")
-        self._searched = bytearray(rest)
+        self._searched = bytearray(rest[: self._limit])  # the line may have no end
         for line in lines:
             if line.startswith(self._expects):
                 self._line.set_result(line.decode(errors="replace").strip())

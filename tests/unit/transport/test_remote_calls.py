@@ -69,6 +69,13 @@ def test_of_too_much_the_end_is_kept(pieces: list[bytes], limit: int) -> None:
     assert ears.truncated == (len(said) > limit)
 
 
+def test_a_line_without_an_end_is_not_kept_while_another_is_waited_for() -> None:
+    line, ears = hear(Stream([b"x" * 700] * 50 + [b"\n@@want\n"]))
+    assert line == "@@want"
+    _, ears = hear(Stream([b"x" * 700] * 50))
+    assert len(ears._searched) <= 1000
+
+
 @pytest.mark.parametrize(
     ("out", "err", "words"),
     [("", "a\nb\n\n", "b"), ("x\n", "", "x"), ("x", "bad", "bad"), ("", "", "exit code 3")],

@@ -43,6 +43,8 @@ RESERVE_BYTES = 256 << 20
 #: File, offset, bytes that it has, and these in base64: as it goes from the node to the driver.
 Piece = tuple[str, int, int, str]
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
+#: A longer line is no sample, and not waited for.
+_LINE_BYTES = 64 << 10
 
 
 def identity(directory: str) -> list[object] | None:
@@ -242,7 +244,8 @@ class Mirror:
         """Append the lines that are not there yet: each member has its own, in the order of time."""
         rest = b"" if not offset else self._rests.pop((attempt, node), b"")
         *lines, rest = (rest + data).split(b"\n")
-        self._rests[attempt, node] = rest
+        self._rests[attempt, node] = rest if len(rest) <= _LINE_BYTES else b""
+        most = 2 * len(self._places[attempt][1])  # with the nodes that they are on
         last = self._last.get(attempt)
         if last is None:
             last = self._last[attempt] = _last_lines(path)
@@ -253,6 +256,8 @@ class Mirror:
                 continue
             member, time = key
             known = last.get(member)
+            if known is None and len(last) >= most:
+                continue
             if known is not None and (time < known[0] or line == known[1]):
                 continue
             last[member] = (time, line)

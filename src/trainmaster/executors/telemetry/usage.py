@@ -9,10 +9,10 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar
 
 from trainmaster.dataclass import dataclass
 
@@ -21,6 +21,9 @@ SAMPLES_FILE = "samples.jsonl"
 _NODE: Final = "@"
 #: Of a file that an attempt of days has written, so much of its end is read unless all is asked for.
 TAIL_BYTES = 32 << 10
+#: Of a longer file as many pieces are read, evenly from its begin to its end: a node may send gigabytes.
+MOST_BYTES: Final = 32 << 20
+_PIECE_BYTES: Final = 64 << 10
 _REQUIRED: Final = ("seconds", "cpu_seconds", "peak_rss_bytes")
 #: What only grows while a member lives.
 _GROWING: Final = (
@@ -32,7 +35,10 @@ _GROWING: Final = (
     "send_busy_seconds",
     "io_wait_seconds",
 )
-_OPTIONAL: Final = (*_GROWING, "gpu_utilisation", "gpu_memory_bytes", "round_trip_ms")
+#: Samples say their times to a millisecond.
+LEAST_S: Final = 1e-3
+#: Of any number of ours; what is made of such is finite, and an integer that databases hold.
+_MOST: Final = 1e18
 _Number = TypeVar("_Number", int, float)
 
 
@@ -130,7 +136,7 @@ def node_samples(directory: Path, tail_bytes: int | None = None) -> dict[str, li
         member = row.get("member")
         if isinstance(member, str) and member.startswith(_NODE) and _is_finite(row.get("time")):
             numbers = {key: value for key, value in row.items() if _is_finite(value)}
-            gpus = [gpu for gpu in row.get("gpus") or () if isinstance(gpu, dict)]
+            gpus = [gpu for gpu in row.get("gpus", ()) if isinstance(gpu, dict)]
             for key, name in (("utilisation", "gpus_busy"), ("memory_used_bytes", "gpu_memory_bytes")):
                 known = [gpu[key] for gpu in gpus if _is_finite(gpu.get(key))]
                 numbers |= {name: sum(known)} if known else {}
@@ -264,7 +270,7 @@ def _usage(rows: list[dict[str, Any]], since_s: float) -> Usage:
     return Usage(
         seconds=seconds,
         cpu_seconds=cpu_seconds,
-        cpu_share=cpu_seconds / seconds if seconds else 0.0,
+        cpu_share=cpu_seconds / seconds if seconds >= LEAST_S else 0.0,
         peak_rss_bytes=max(row["peak_rss_bytes"] for row in rows),
         gpu_utilisation=sum(utilisations) / len(utilisations) if utilisations else None,
         gpu_memory_bytes=max(memories, default=None),
@@ -293,18 +299,34 @@ def _lines(path: Path, tail_bytes: int | None) -> list[dict[str, Any]]:
     """Lines that are whole: a supervisor that was killed, or a full disk, may leave half of one."""
     try:
         with path.open("rb") as file:
-            if tail_bytes is not None and file.seek(0, os.SEEK_END) > tail_bytes:
-                file.seek(-tail_bytes, os.SEEK_END)
-                file.readline()
-            elif tail_bytes is not None:
-                file.seek(0)
-            data = file.read()
+            size = file.seek(0, os.SEEK_END)
+            if tail_bytes is None:
+                return [row for piece in _pieces(file, size) for row in _parsed(piece)]
+            file.seek(max(0, size - tail_bytes))
+            if size > tail_bytes:
+                file.readline(tail_bytes)
+            data = file.read(tail_bytes)
     except OSError:
         return []
     return _parsed(data)
 
 
+def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """All of a file; of one that is too long pieces with whole lines, the first and the last among them."""
+    if size <= MOST_BYTES:
+        file.seek(0)
+        yield file.read(size)
+        return
+    count = MOST_BYTES // _PIECE_BYTES
+    for number in range(count):
+        file.seek(number * (size - _PIECE_BYTES) // (count - 1))
+        if number:
+            file.readline(_PIECE_BYTES)
+        yield file.read(_PIECE_BYTES).rpartition(b"\n")[0]
+
+
 def _parsed(data: bytes) -> list[dict[str, Any]]:
+    """What lines say, as far as it is what ours say: a node may send anything."""
     found = []
     for line in data.splitlines():
         try:
@@ -312,19 +334,19 @@ def _parsed(data: bytes) -> list[dict[str, Any]]:
         except (ValueError, RecursionError):
             continue
         if isinstance(row, dict):
-            found.append(row)
+            found.append({name: value for name, value in row.items() if _is_ours(name, value)})
     return found
 
 
+def _is_ours(name: str, value: object) -> bool:
+    kind = {"member": str, "gpus": list}.get(name)
+    return value is None or _is_finite(value) if kind is None else isinstance(value, kind)
+
+
 def _is_sample(row: dict[str, Any]) -> bool:
-    """Whether a line is one of ours: a node may send anything."""
-    if not isinstance(row.get("member"), str):
-        return False
-    may_be = (row.get(name) for name in _OPTIONAL)
-    return all(_is_finite(row.get(name)) for name in _REQUIRED) and all(
-        value is None or _is_finite(value) for value in may_be
-    )
+    """Whether a line is of a member."""
+    return "member" in row and all(row.get(name) is not None for name in _REQUIRED)
 
 
 def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and -1e300 < value < 1e300
+    return isinstance(value, int | float) and -_MOST < value < _MOST

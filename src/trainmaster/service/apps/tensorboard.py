@@ -151,14 +151,11 @@ class NodeEvents:
 
     def _asked(self, machine: str, command: str) -> bytes:
         way = find_way(self._service, self._run, machine, self._environ, patience_s=0.0, is_for_others=True)
-        words = [*way.command, "-T", "-o", "BatchMode=yes", way.address, f"exec sh -c {shlex.quote(command)}"]
+        options, command = ("-T", "-o", "BatchMode=yes"), f"exec sh -c {shlex.quote(command)}"
         try:
-            done = subprocess.run(
-                words, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ANSWER_S, check=False
-            )
+            return way.ask(options, command, os.environ, _ANSWER_S, 2 * _MOST_BYTES)[0]
         except subprocess.TimeoutExpired as error:
             raise TrainmasterError(f"{machine} has not answered in {_ANSWER_S:g} s") from error
-        return done.stdout
 
 
 #: By this in its name TensorBoard knows an event file; nothing else of a task is shown to it, as its plug-ins

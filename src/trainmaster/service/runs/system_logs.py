@@ -20,6 +20,8 @@ from trainmaster.spec.errors import NotFoundError, ProviderError
 
 #: For a login on top of what is asked.
 _LOGIN_S: Final = 30.0
+#: What is asked says less.
+_MOST_BYTES: Final = 1 << 20
 
 
 def fetch_system_log(
@@ -85,14 +87,10 @@ def _asked(
         way = find_way(service, run, member, environ, patience_s=0.0, is_for_others=is_for_others)
         can = capabilities_of(way.provider)  # other machines of the run may be in other places
         command = system_log_command(is_rented=can.rents, has_own_kernel=can.has_own_kernel)
-        asked = subprocess.run(
-            [*way.command, way.address, command],
-            env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True, timeout=WAIT_S + _LOGIN_S,
-            check=False,
-        )  # fmt: skip
-        if asked.stdout:
-            return way.machine, asked.stdout.decode(errors="replace")
-        why = asked.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+        told, error = way.ask((), command, environ, WAIT_S + _LOGIN_S, _MOST_BYTES)
+        if told:
+            return way.machine, told.decode(errors="replace")
+        why = error.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
         lost: Exception = ProviderError(f"{way.machine} of {run} cannot be asked: {why[0]}", "Is it there?")
         member = way.machine
     except subprocess.TimeoutExpired:

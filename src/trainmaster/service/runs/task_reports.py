@@ -343,7 +343,7 @@ def written_at(metrics: MemberMetrics) -> list[tuple[float, float]]:
         return []
     marks: list[tuple[float, float]] = [(0.0, looks[0]["time"] - looks[0]["seconds"])]
     for size, at in known:
-        if size == marks[-1][0] and size:
+        if size < 0 or (marks[-1][0] and size <= marks[-1][0]):
             continue
         marks.append((size, at)) if size else marks.__setitem__(-1, (0.0, at))
     return marks if len(marks) > 1 else []

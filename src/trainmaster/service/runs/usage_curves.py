@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.control.task.layout import Home, RunFiles
 from trainmaster.db import Database, queries
 from trainmaster.executors.telemetry.usage import (
+    LEAST_S,
     Usage,
     machine_samples,
     member_samples,
@@ -224,7 +225,7 @@ def _rates(
     for row in rows:
         value = row.get(key)
         rate = None
-        if value is not None and before is not None and at is not None and row[clock] > at:
+        if value is not None and before is not None and at is not None and row[clock] - at >= LEAST_S:
             rate = round(max(0.0, value - before) / (row[clock] - at), 3)
         found.append(rate)
         if value is not None:

@@ -101,6 +101,20 @@ def test_samples_of_all_nodes_in_one_file(places):
     ]
 
 
+def test_a_line_without_an_end_and_names_without_number_are_not_kept(places):
+    _, copy = places
+    mirror = Mirror(Path)
+    mirror.follow("a", str(copy), ["worker-0"])
+    for number in range(5):
+        mirror.write("a", "n0", "samples.jsonl", 100_000 * number, b"x" * 100_000)
+        assert sum(map(len, mirror._rests.values())) <= 64 << 10
+    made_up = b"".join(row(f"worker-{number}", 1.0) for number in range(100))
+    mirror.write("a", "n0", "samples.jsonl", 500_000, b"\n" + made_up + row("worker-0", 2.0))
+    assert (copy / "samples.jsonl").read_bytes().splitlines() == [
+        *made_up.splitlines()[:2], row("worker-0", 2.0).rstrip()
+    ]  # fmt: skip
+
+
 def test_nothing_leaves_the_directory(places):
     _, copy = places
     mirror = Mirror(Path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -9,10 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster.control.measure import measuring
+from trainmaster.executors.telemetry import usage
 from trainmaster.executors.telemetry.usage import (
     SilenceMeter,
     Usage,
     logged_bytes,
+    member_samples,
+    node_members,
     node_samples,
     read_usage,
     total_usage,
@@ -105,20 +109,22 @@ def test_the_end_of_a_long_file_is_enough(tmp_path):
     assert (found.seconds, found.cpu_seconds, found.bytes_sent) == (20_000, 10_000, 200_000)
 
 
-odd = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.just([1])
+huge = st.sampled_from([10**299, -(10**400), 1e299, 1e-300])
+odd = st.none() | st.booleans() | st.integers() | st.floats() | huge | st.text(max_size=3) | st.just([1])
 samples = st.fixed_dictionaries(
     {},
     optional={
         name: st.integers(0, 9) | odd
         for name in (
             "member", "time", "seconds", "cpu_seconds", "rss_bytes", "peak_rss_bytes", "bytes_sent",
-            "bytes_received", "gpu_utilisation", "gpu_memory_bytes",
+            "bytes_received", "gpu_utilisation", "gpu_memory_bytes", "log_bytes", "gpus", "cpu_percent",
         )
     },
 )  # fmt: skip
 lines = (
     samples.map(json.dumps)
     | samples.map(lambda found: json.dumps({**json.loads(line("a", 1, 1)), **found}))
+    | samples.map(lambda found: json.dumps({**found, "member": "@n", "time": 1.0}))
     | st.text(max_size=9)
     | st.just("[" * 5000)
 )
@@ -129,8 +135,46 @@ def test_whatever_a_node_wrote_is_read(tmp_path_factory, found):
     place = tmp_path_factory.getbasetemp() / "samples"
     place.mkdir(exist_ok=True)
     (place / "samples.jsonl").write_text("\n".join(found) + "\n", encoding="utf-8", errors="surrogatepass")
-    for usage in read_usage(place).values():
-        assert usage.seconds >= 0
+    for each in read_usage(place).values():
+        assert each.seconds >= 0
+        json.dumps(each.as_json(), allow_nan=False)
+    told = [*member_samples(place).values(), *node_samples(place).values()]
+    json.dumps(told, allow_nan=False)
+    assert SilenceMeter(place).look() >= 0
+    assert logged_bytes(place, "a", 1e9) < 1 << 63
+    assert set(node_members(place)) <= {"n"}
+
+
+def test_a_node_that_says_what_is_no_number_stops_no_driver(tmp_path):
+    said = [{"log_bytes": "many"}, {"log_bytes": 10**400}, {"log_bytes": [1]}]
+    (tmp_path / "samples.jsonl").write_text(
+        "".join(line("worker-0", second, second, **each) + "\n" for second, each in enumerate(said, 1))
+        + json.dumps({"member": "@n", "time": 1.0, "gpus": 7})
+        + "\n"
+    )
+    assert SilenceMeter(tmp_path).look() == 0
+    assert node_samples(tmp_path) == {"n": [{"time": 1.0}]}
+
+
+def test_of_a_file_that_has_no_end_so_much_is_read(tmp_path, monkeypatch):
+    lines = [
+        line(member, second, second / 2)
+        for second in range(1, 2001)
+        for member in ("ps-0", "worker-0", "worker-1")
+    ]
+    (tmp_path / "samples.jsonl").write_text("\n".join(lines) + "\n")
+    monkeypatch.setattr(usage, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(usage, "_PIECE_BYTES", 10_000)
+    found = member_samples(tmp_path)
+    assert {member: (rows[0]["seconds"], rows[-1]["seconds"]) for member, rows in found.items()} == {
+        "ps-0": (1, 2000), "worker-0": (1, 2000), "worker-1": (1, 2000)
+    }  # fmt: skip
+    seconds = [row["seconds"] for row in found["worker-0"]]
+    assert seconds == sorted(seconds)
+    assert max(after - before for before, after in itertools.pairwise(seconds)) < 300, "from all of it"
+    assert sum(len(json.dumps(row)) for rows in found.values() for row in rows) < 110_000
+    (tmp_path / "samples.jsonl").write_bytes(b"x" * 300_000)
+    assert member_samples(tmp_path) == {}
 
 
 def test_how_long_a_log_was_at_some_time(tmp_path):
@@ -177,10 +221,10 @@ def test_the_latency_of_a_gang_is_half_of_its_members_round_trips(tmp_path):
         line("worker-2", 2, 1.0),
     ]
     (tmp_path / "samples.jsonl").write_text("\n".join(lines) + "\n")
-    usage = read_usage(tmp_path)
-    assert [each.round_trip_ms for each in usage.values()] == [40.4, 40.0, None]
-    assert measuring._latency_ms(usage.values()) == pytest.approx(20.1)
-    assert measuring._latency_ms([usage["worker-2"]]) is None, "nobody knows it"
+    found = read_usage(tmp_path)
+    assert [each.round_trip_ms for each in found.values()] == [40.4, 40.0, None]
+    assert measuring._latency_ms(found.values()) == pytest.approx(20.1)
+    assert measuring._latency_ms([found["worker-2"]]) is None, "nobody knows it"
 
 
 @pytest.mark.parametrize(

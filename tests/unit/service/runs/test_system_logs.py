@@ -105,3 +105,13 @@ def test_what_is_asked_goes_by_the_place_of_the_machine_and_not_by_the_first_of_
     of_host = fetch(rented, "i-1")
     rented.provider = "lab"
     assert fetch(rented, "i-1") != of_host
+
+
+def test_a_machine_that_says_ever_more_is_cut_off(rented, monkeypatch):
+    monkeypatch.setattr(system_logs, "_MOST_BYTES", 10_000)
+    rented.client = "while :; do echo lines without end; done"
+    assert len(fetch(rented, "i-1")) <= 10_000
+    rented.client = "while :; do echo lines without end >&2; done"
+    rented.shown = {}
+    with pytest.raises(ProviderError, match="cannot be asked: lines"):
+        fetch(rented, "i-1")

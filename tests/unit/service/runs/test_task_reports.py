@@ -228,3 +228,17 @@ def test_without_looks_nothing_is_known_of_time_and_epochs_are_where_they_began(
     write(place, [{"step": step, "epoch": step // 4, "loss": 1.0} for step in range(1, 10)])
     looked_at(place, [(1001, "log_bytes", None)])
     assert reports_of(EXPERIMENT, [place]).axes(99) == {"epoch": Curve([(1, 0.0), (4, 1.0), (8, 2.0)])}
+
+
+@pytest.mark.parametrize("sizes", [[5, 0, 0], [-5, -7, -7], [9, 3, 20]])
+def test_sizes_that_do_not_grow_are_no_places_in_time(attempts, sizes):
+    write(attempts[0], [{"step": step, "loss": 0.1} for step in (1, 2)])
+    looks = [
+        {"member": "worker-0", "time": 10.0 + number, "seconds": number, "cpu_seconds": 0,
+         "peak_rss_bytes": 0, "reported_bytes": size}
+        for number, size in enumerate(sizes)
+    ]  # fmt: skip
+    lines = [json.dumps(look) + "\n" for look in looks]
+    (attempts[0].directory / "samples.jsonl").write_text("".join(lines))
+    times = reports_of(EXPERIMENT, attempts[:1]).axes(10).get("time")
+    assert times is None or all(map(math.isfinite, times.values))
