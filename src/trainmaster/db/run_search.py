@@ -49,20 +49,30 @@ def _parts(element: FunctionElement[Any], compiler: SQLCompiler, **options: Any)
     return [compiler.process(clause, **options) for clause in element.clauses]
 
 
+def _in_sqlite(column: str, name: str, kinds: str, value: str) -> str:
+    """What SQLite finds under a key; a path of its own can say neither quotes nor what JSON escapes.
+
+    Tasks call their metrics as they like, and a path that cannot be read fails the query for all runs.
+    """
+    path = f"'$.\"' || {name} || '\"'"
+    is_odd = f"({name} GLOB '*[^] !#-[^-~]*' OR instr({name}, char(0)))"
+    of_odd = f"SELECT type AS kind, value AS found FROM json_each({column}) WHERE key = {name}"
+    of_path = f"SELECT json_type({column}, {path}) AS kind, json_extract({column}, {path}) AS found"
+    pick = f"SELECT {value} FROM (%s) WHERE kind IN ({kinds})"
+    return f"CASE WHEN {is_odd} THEN ({pick % of_odd}) ELSE ({pick % of_path}) END"
+
+
 @compiles(JsonNumber, "sqlite")
 def _(element: FunctionElement[Any], compiler: SQLCompiler, **options: Any) -> str:  # noqa: ANN401
     column, name = _parts(element, compiler, **options)
-    path = f"'$.\"' || {name} || '\"'"
-    value = f"json_extract({column}, {path})"
-    return f"CASE WHEN json_type({column}, {path}) IN ('integer', 'real') THEN {value} END"
+    return _in_sqlite(column, name, "'integer', 'real'", "found")
 
 
 @compiles(JsonText, "sqlite")
 def _(element: FunctionElement[Any], compiler: SQLCompiler, **options: Any) -> str:  # noqa: ANN401
     column, name = _parts(element, compiler, **options)
-    path = f"'$.\"' || {name} || '\"'"
-    kind, value = f"json_type({column}, {path})", f"json_extract({column}, {path})"
-    return f"CASE {kind} WHEN 'text' THEN {value} WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' END"
+    shown = "CASE kind WHEN 'text' THEN found ELSE kind END"
+    return _in_sqlite(column, name, "'text', 'true', 'false'", shown)
 
 
 @compiles(JsonNumber, "postgresql")

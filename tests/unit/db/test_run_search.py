@@ -11,6 +11,8 @@ from database_nouns import NOW, new_run
 
 from trainmaster.db import queries, run_rows
 from trainmaster.db import tables as t
+from trainmaster.db.events import json_column
+from trainmaster.service.runs.run_table import TableQuery, run_table
 from trainmaster.spec.errors import NotFoundError
 from trainmaster.spec.labels import changed
 
@@ -108,6 +110,25 @@ def found(database, where):
 )
 def test_what_is_found(filled, where, runs):
     assert found(filled, where) == runs
+
+
+ODD = ['x"loss', "a\\\\loss", "loss\0", "\0loss", "größte loss", "\ud800 loss", "[0].loss", "%?:loss"]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_tasks_call_their_metrics_as_they_like(filled, name):
+    [told] = json.loads(json_column({name: 7}))
+    first = filled.experiment_rows("new")[0]["id"]
+    row = {
+        "experiment_id": first, "number": 0, "state": "DONE",
+        "metrics": json_column({name: 7}), "parameters": json_column({"word": name}),
+    }  # fmt: skip
+    filled.write(lambda connection, _: connection.execute(t.task.insert(), row))
+    table = run_table(filled, queries.ALL_RUNS, TableQuery(columns=(f"metric:{told}", "metric:loss")))
+    assert table.values["new"] == {f"metric:{told}": 7}
+    assert table.values["away"]["metric:loss"] == 5
+    assert run_table(filled, queries.ALL_RUNS, TableQuery(columns=("param:word",))).values["new"]
+    assert found(filled, "loss = 5") == ["away"], "others are found as before"
 
 
 def test_pages_hold_only_what_is_found(filled):

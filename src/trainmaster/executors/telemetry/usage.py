@@ -22,7 +22,7 @@ _NODE: Final = "@"
 #: Of a file that an attempt of days has written, so much of its end is read unless all is asked for.
 TAIL_BYTES = 32 << 10
 #: Of a longer file as many pieces are read, evenly from its begin to its end: a node may send gigabytes.
-MOST_BYTES: Final = 32 << 20
+MOST_BYTES: Final = 16 << 20
 _PIECE_BYTES: Final = 64 << 10
 _REQUIRED: Final = ("seconds", "cpu_seconds", "peak_rss_bytes")
 #: What only grows while a member lives.
