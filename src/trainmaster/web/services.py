@@ -18,6 +18,7 @@ from trainmaster.service.endpoints.endpoints import Endpoints
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.users.caller import Caller
 from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.plain_json import parsed_json
 from trainmaster.web.rendering import is_part, page
 
 router = APIRouter(include_in_schema=False)
@@ -114,7 +115,7 @@ def _example(state: ServerState, caller: Caller, found: dict[str, Any]) -> str:
             said = ask(
                 Endpoints(state.service, caller), access, found["name"], f"/v2/models/{found['name']}", ""
             )
-            if inputs := [_tensor(each) for each in json.loads(said.text)["inputs"]]:
+            if inputs := [_tensor(each) for each in parsed_json(said.text, finite=True)["inputs"]]:
                 return json.dumps({"inputs": inputs})
     return _EXAMPLE
 

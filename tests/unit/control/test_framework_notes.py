@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,3 +121,17 @@ def test_images_are_whole_references_and_those_of_the_docs():
                 assert f"`{image.removeprefix('docker.io/')}`" in page
                 found = recipe(framework=framework, container="auto", hardware={"gpus": gpus})
                 assert found.experiments["train.a"].container == image
+
+
+def test_what_lies_beside_a_recipe_is_not_run_to_look_for_a_framework(tmp_path, monkeypatch):
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    for name in ("importlib", "no_such_torch"):
+        (beside / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    python = tmp_path / "python"  # of the system: nothing has loaded `importlib` before
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.chdir(beside)
+    assert not notes._asked(str(python), "no_such_torch", "")
+    assert notes._asked(str(python), "json", "")
+    assert not (tmp_path / "ran").exists()

@@ -21,7 +21,11 @@ from trainmaster.spec.frameworks import image_of_framework, image_variable, pack
 #: A Python that has not said by then what it has is not waited for.
 _ANSWER_S: Final = 10.0
 _AS_ROOT: Final = re.compile(r"^\s*sudo\s", re.MULTILINE)
-_LOOK: Final = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
+# First of all the present directory goes from the path: what lies beside a recipe is not to run.
+_LOOK: Final = (
+    "import sys; sys.path[:] = filter(None, sys.path); import importlib.util; "
+    "sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
+)
 
 
 def framework_notes(recipe: Recipe, environ: Mapping[str, str]) -> list[str]:

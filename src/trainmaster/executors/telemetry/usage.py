@@ -326,7 +326,7 @@ def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def _parsed(data: bytes) -> list[dict[str, Any]]:
-    """What lines say, as far as it is what ours say: a node may send anything."""
+    """What lines say, but for what ours never say: a node may send anything."""
     found = []
     for line in data.splitlines():
         try:

@@ -24,6 +24,8 @@ from trainmaster.spec.addresses import address_of, is_public
 from trainmaster.spec.errors import UsageError, fails_as
 
 _TIMEOUT_S: Final = 120.0
+#: Of what git says last.
+_SAID_BYTES: Final = 64 << 10
 _AT_ONCE: Final = 2
 _REVISION: Final = re.compile(r"(?!-)(?!.*(\.\.|@\{|//))[A-Za-z0-9._/+-]{1,200}")
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
@@ -152,21 +154,25 @@ class _Git:
         Raises:
             UsageError: git says no, or what comes is too large or slow.
         """
-        # No file that git writes is larger: the pack, or the archive. In blocks of 512 bytes.
+        # No file that git writes is larger: the pack, the archive, or what the other end has it say.
+        # In blocks of 512 bytes.
         limited = ["sh", "-c", 'ulimit -f "$0" && exec git "$@"', str(2 * MAX_BYTES // 512)]
-        try:
-            done = subprocess.run(
-                [*limited, *self._options, *arguments],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                env=self._environment,
-                timeout=_TIMEOUT_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise UsageError(f"git took more than {_TIMEOUT_S:.0f} s", "Send the code itself.") from None
+        with tempfile.TemporaryFile() as errors:
+            try:
+                done = subprocess.run(
+                    [*limited, *self._options, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    env=self._environment,
+                    timeout=_TIMEOUT_S,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                raise UsageError(f"git took more than {_TIMEOUT_S:.0f} s", "Send the code itself.") from None
+            errors.seek(max(0, errors.seek(0, os.SEEK_END) - _SAID_BYTES))
+            said = errors.read().decode(errors="replace").strip().splitlines()
         if done.returncode:
-            said = done.stderr.decode(errors="replace").strip().splitlines()
             fatal = [line for line in said if line.startswith("fatal: ")] or said[-1:]
             why = " ".join(fatal)[:300] or f"git exited with {done.returncode}; is it larger than it may be?"
             raise UsageError(f"git: {why}", "Is the repository public, and has it that revision?")

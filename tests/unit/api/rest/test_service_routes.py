@@ -119,6 +119,17 @@ def test_pages_show_services_and_ask_them(served, monkeypatch):
     assert served.ask("blue-read", "GET", "/services/red-digits").status_code == 404
 
 
+@pytest.mark.parametrize("said", ["[" * 5000, '{"inputs": [{"shape": [1e999]}]}'])
+def test_whatever_a_replica_says_of_its_model_its_page_is_there(served, monkeypatch, said):
+    served.tokens["red-asks"] = served.state.access.create_token(
+        f"asks-{len(said)}", ["read", "infer"], "red"
+    )["token"]
+    monkeypatch.setattr(Replica, "do_GET", lambda self: (self.send_response(200), self.end_headers(),
+                                                         self.wfile.write(said.encode())))  # fmt: skip
+    answer = served.ask("red-asks", "GET", "/services/red-digits")
+    assert (answer.status_code, "FP32" in answer.text) == (200, True)
+
+
 def test_the_page_of_a_service_is_renewed(served):
     part = {"headers": {"hx-request": "true"}}
     same = served.ask("red-read", "GET", "/services/red-digits?was=READY", **part)

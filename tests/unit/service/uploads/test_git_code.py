@@ -254,3 +254,19 @@ def test_an_https_host_that_nobody_vouches_for_or_that_sends_elsewhere_is_refuse
     monkeypatch.delenv("GIT_SSL_CAINFO")
     with pytest.raises(UsageError, match="certificate"):
         code.add(https_host.url)
+
+
+def test_what_the_other_end_has_git_say_fills_no_memory(uploads, repository, tmp_path, monkeypatch):
+    place, _ = repository
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "git").write_text(
+        '#!/bin/sh\ncase "$*" in *version*) echo git version 2.40;;\n'
+        '*fetch*) exec yes "remote: more" >&2;; esac\n'
+    )
+    (tmp_path / "bin" / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    monkeypatch.setattr(git_code, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(git_code, "_TIMEOUT_S", 5.0)
+    with pytest.raises(UsageError, match=r"^git: (.*remote: more|remot?)") as refused:
+        GitCode(uploads, scheme="file").add(f"file://{place}")
+    assert len(str(refused.value)) < 500
