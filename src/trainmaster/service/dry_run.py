@@ -28,6 +28,8 @@ _PLACE: Final = "${attempt.Directory}"
 _HOST: Final = "${host.Address}"
 #: A run takes ports that are free.
 _FIRST_PORT: Final = 29500
+#: The variables of a process may name all others of its gang: of larger gangs fewer processes are shown.
+_MOST_NAMED: Final = 1 << 18
 
 
 def dry_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -65,7 +67,15 @@ def dry_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> dic
     if not capabilities_of(recipe.provider).is_here:
         requests, told = planned_requests(service, recipe, environ)
         notes += told
-    processes = [each for name in probe.order() for each in _processes(probe.experiments[name], probe.seed)]
+    processes: list[dict[str, Any]] = []
+    room = _MOST_NAMED
+    for name in probe.order():
+        size = sum(role.count for role in probe.experiments[name].members())
+        shown = min(size, room // size)
+        room -= shown * size
+        processes += _processes(probe.experiments[name], probe.seed, shown) if shown else ()
+        if shown < size:
+            notes.append(f"{name}: {shown} of its {size} processes are shown; the others are alike")
     table = {"places": [each.as_dict() for each in places]} if places else {}
     return {"requests": requests, "processes": processes, "notes": notes, **table}
 
@@ -81,8 +91,8 @@ def _rows(settled: Recipe, seen: PlaceTable) -> tuple[PlaceRow, ...]:
     return seen.rows(parts)
 
 
-def _processes(experiment: Experiment, seed: int) -> list[dict[str, Any]]:
-    """The members of its first task."""
+def _processes(experiment: Experiment, seed: int, most: int) -> list[dict[str, Any]]:
+    """The first members of its first task."""
     parameters = first_parameters(experiment, seed)
     launcher, count = get_launcher(experiment.launcher), experiment.summary()["tasks"]
     ports: dict[str, tuple[int, ...]] = {
@@ -123,5 +133,5 @@ def _processes(experiment: Experiment, seed: int) -> list[dict[str, Any]]:
                 None,
             ),
         }
-        for member in gang.members
+        for member in gang.members[:most]
     ]

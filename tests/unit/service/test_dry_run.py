@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -135,3 +136,23 @@ def test_an_open_number_of_workers_is_said_to_be_shown_with_the_fewest(tmp_path:
     plan = dry_run(service, read_recipe(tmp_path), environ)  # type: ignore[arg-type]
     assert len(plan["processes"]) == 2
     assert "train: with the fewest workers: a run takes as many as its quote chooses" in plan["notes"]
+
+
+def test_of_large_gangs_the_first_processes_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainmaster.service.dry_run._MOST_NAMED", 100)
+    (tmp_path / "recipe.yaml").write_text(
+        "experiments:\n"
+        "  small: {command: 'true', distributed: {workers: 5}}\n"
+        "  large: {command: 'true', distributed: {workers: 20}}\n"
+        "  last: {command: 'true', distributed: {workers: 20}}\n"
+    )
+    environ = {"TRAINMASTER_HOME": str(tmp_path / "home")}
+    service = SimpleNamespace(home=Home.from_environment(environ, makes=False))
+    plan = dry_run(service, read_recipe(tmp_path), environ)  # type: ignore[arg-type]
+    assert Counter(each["experiment"] for each in plan["processes"]) == {"small": 5, "large": 3}
+    assert [note for note in plan["notes"] if "alike" in note] == [
+        "large: 3 of its 20 processes are shown; the others are alike",
+        "last: 0 of its 20 processes are shown; the others are alike",
+    ]
