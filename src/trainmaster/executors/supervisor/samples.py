@@ -333,7 +333,9 @@ def _size(path: str) -> int:
 def _append(path: str, rows: list[dict[str, object]]) -> None:
     data = b"".join(json.dumps(row, separators=(",", ":")).encode() + b"\n" for row in rows)
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        # Whatever a script has put there: a named pipe would stop us, with all other members.
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
         try:
             os.write(descriptor, data)
         finally:

@@ -121,7 +121,9 @@ class LogFile:
         except FileExistsError:  # an earlier try under the same name
             if not self._index:
                 self._remove_old()
-            self._descriptor = os.open(path, flags | os.O_TRUNC, 0o644)
+            # Whatever a script has put there: a named pipe would stop us, with all other members.
+            careful = os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
+            self._descriptor = os.open(path, flags | careful, 0o644)
 
     def _remove_old(self) -> None:
         directory, name = os.path.split(self.path)

@@ -1,8 +1,10 @@
 import os
 import resource
+import threading
 
 import pytest
 
+from trainmaster.executors.supervisor import samples
 from trainmaster.executors.telemetry import logfile
 from trainmaster.executors.telemetry.logfile import LogFile
 from trainmaster.executors.telemetry.logs import line_start, log_end, read_log
@@ -148,3 +150,27 @@ def test_its_size_counts_what_was_dropped_too(log, pipe, tmp_path):
         while log.take(reading, 1 << 20):
             pass
         assert log.size == 700 * count == log_end(tmp_path, "worker-0", SEGMENT)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_what_a_script_puts_in_the_place_of_a_segment_stops_nobody(log, pipe, tmp_path, kind):
+    place, other = tmp_path / "worker-0.log.1", tmp_path / "other"
+    other.write_bytes(b"kept")
+    os.mkfifo(place) if kind == "pipe" else place.symlink_to(other)
+    fed = threading.Thread(target=feed, args=(log, pipe, b"x" * (SEGMENT + 500)), daemon=True)
+    fed.start()
+    fed.join(20)
+    assert not fed.is_alive()
+    assert log.lost_bytes in (500, 600)  # as it was copied, some of it was written before
+    assert other.read_bytes() == b"kept"
+
+
+def test_samples_go_into_no_pipe_and_through_no_link(tmp_path):
+    os.mkfifo(tmp_path / "samples.jsonl")
+    (tmp_path / "link").symlink_to(tmp_path / "other")
+    for name in ("samples.jsonl", "link"):
+        put = threading.Thread(target=samples._append, args=(str(tmp_path / name), [{"a": 1}]), daemon=True)
+        put.start()
+        put.join(20)
+        assert not put.is_alive()
+    assert not (tmp_path / "other").exists()
