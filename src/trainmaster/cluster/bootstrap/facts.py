@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterable
 from typing import Final
@@ -233,10 +234,12 @@ def _python(line: str) -> PythonFacts | None:
 
 
 def _number(text: str) -> float:
+    """What a host says, which may be anything; 0 for what is no finite number."""
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
         return 0.0
+    return value if math.isfinite(value) else 0.0
 
 
 def _at_home(path: str) -> str:

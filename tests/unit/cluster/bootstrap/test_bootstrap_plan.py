@@ -220,3 +220,11 @@ def test_half_an_answer_is_no_crash(lines: list[str]) -> None:
     facts = parse_facts("\n".join(["@@trainmaster-facts 1", "home /h", "arch x", *lines]) + "\n", 0.0, 1.0)
     assert facts is not None
     assert facts.cpus == 0
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e999", "many"])
+def test_a_host_that_says_no_number_is_known_all_the_same(number: str) -> None:
+    told = "".join(f"{name} {number}\n" for name in ("cpus", "MemTotal:", "disk_kb", "clock"))
+    facts = parse_facts(f"@@trainmaster-facts 1\nhome /h\narch x\n{told}", 0.0, 1.0)
+    assert facts is not None
+    assert (facts.cpus, facts.memory_bytes, facts.disk_bytes, facts.clock_skew_s) == (0, 0, 0, 0.0)
