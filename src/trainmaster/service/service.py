@@ -11,14 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster.db import Submission, is_alive, queries
 from trainmaster.service.open_home import OpenHome
-from trainmaster.service.runs.summary import (
-    highlights,
-    is_driven,
-    resolve_run,
-    run_brief,
-    run_summary,
-    runs_summary,
-)
+from trainmaster.service.runs.run_names import resolve_run
+from trainmaster.service.runs.summary import highlights, is_driven, run_brief, run_summary, runs_summary
 from trainmaster.spec.facts import Approval
 from trainmaster.spec.states import State
 

@@ -15,7 +15,7 @@ from trainmaster.db.queries import RunFilter
 from trainmaster.service.endpoints.serving_recipe import must_be_servable
 from trainmaster.service.models.model_names import find_model
 from trainmaster.service.models.registry import Registry
-from trainmaster.service.runs.summary import OWN_AT_HOME, resolve_run
+from trainmaster.service.runs.run_names import OWN_AT_HOME, resolve_run
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
 from trainmaster.spec.serve import BUILT_IN_COMMAND, Serve, service_name

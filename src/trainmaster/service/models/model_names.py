@@ -6,7 +6,7 @@ import json
 from contextlib import suppress
 
 from trainmaster.db import Database, queries
-from trainmaster.service.runs.summary import resolve_run
+from trainmaster.service.runs.run_names import resolve_run
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
 from trainmaster.spec.states import EndReason, State
 

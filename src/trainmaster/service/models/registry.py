@@ -17,8 +17,8 @@ from trainmaster.db.registry_rows import AliasMove, AliasMovedError, NewVersionR
 from trainmaster.db.row_values import columns
 from trainmaster.service.models.model_names import find_model
 from trainmaster.service.runs.lineage import lineage
+from trainmaster.service.runs.run_names import OWN_AT_HOME, resolve_run
 from trainmaster.service.runs.stored_recipe import recipe_text
-from trainmaster.service.runs.summary import OWN_AT_HOME, resolve_run
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.model_reference import ANY_VERSION, ModelReference, checked_alias, checked_name
 

@@ -38,7 +38,7 @@ def with_own_latest(database: Database, recipe: Recipe, caller: Caller) -> Recip
     Raises:
         RecipeError: there is none; with the line.
     """
-    from trainmaster.service.runs.summary import resolve_run
+    from trainmaster.service.runs.run_names import resolve_run
 
     mistakes: list[tuple[tuple[str, ...], TrainmasterError]] = []
     experiments = dict(recipe.experiments)
@@ -184,7 +184,7 @@ def _row(opened: OpenHome, named: str, why: str) -> RowMapping:
         NotFoundError: there is no such run, or it is not the team's to see.
         UsageError: it is not over.
     """
-    from trainmaster.service.runs.summary import resolve_run
+    from trainmaster.service.runs.run_names import resolve_run
 
     which = queries.RunFilter(None if opened.team is None else (opened.team,))
     run = resolve_run(opened.database, named, which)

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.engine import RowMapping
@@ -18,7 +17,7 @@ from trainmaster.db.leases import LEASE_S, Holder, holder
 from trainmaster.db.run_rows import driven_until
 from trainmaster.executors.base import QueuePlace
 from trainmaster.service.quotes.quote_record import quote_summary
-from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.errors import UsageError
 from trainmaster.spec.facts import Approval, AwaitedApproval, QueuedMachines
 from trainmaster.spec.plain_json import parsed_json
 from trainmaster.spec.states import WHOLE, EndReason, State
@@ -37,10 +36,6 @@ BEST_TASKS = 5
 DRIVER_SILENT_S = 10.0
 #: So many runs are read at once.
 _PAGE = 1000
-#: A run that there is not is looked for among so many, the newest.
-_NEAR: Final = 200
-#: What the owner of a home has begun there, or sent to its server without an account.
-OWN_AT_HOME: Final = (None, "owner")
 #: Of shorter runs on this machine no phases are followed.
 _FOLLOWED_S: Final = 3.0
 _SAVING = (State.SAVING, State.RECOVERING)
@@ -471,60 +466,6 @@ def driver(row: RowMapping, now: float) -> dict[str, Any] | None:
     state = "stopped" if found.is_stopped else "silent" if found.silent_s > DRIVER_SILENT_S else "working"
     machine = {} if row["away"] is None else {"machine": json.loads(row["away"])["machine"]}
     return {"state": state, "pid": found.pid or None, "silent_s": round(found.silent_s, 1), **machine}
-
-
-def resolve_run(
-    database: Database,
-    text: str,
-    which: queries.RunFilter = queries.ALL_RUNS,
-    own: Sequence[str | None] = OWN_AT_HOME,
-) -> str:
-    """The id of the run that the user means: by its id, its name, a beginning of its id, or ``latest``.
-
-    Its name is the label ``name``. Several may have one, so that an id means the same run for ever.
-
-    Args:
-        database: the database.
-        text: what the user has written.
-        which: only one of these.
-        own: ``latest`` is the newest of those that these have sent; see `Caller.own`.
-
-    Raises:
-        NotFoundError: none, or several.
-    """
-    if queries.is_among(database, text, which):  # to who asks, others are not there
-        return text
-    if text == "latest":
-        if newest := queries.run_ids(database, limit=1, which=replace(which, senders=tuple(own))):
-            return newest[0]
-        raise NotFoundError(
-            "there is no run `latest`: that is the last one that you started, and you started none here",
-            "`trainmaster status` lists the runs; name one by its id.",
-        )
-    from trainmaster.spec.where import Comparison  # most runs are named by their ids
-
-    is_called = replace(which, where=Comparison("label", "name", "=", text, text))
-    words, hint = "are called", "Name one by its id; `trainmaster label RUN name=NAME` calls it otherwise."
-    found = queries.run_ids(database, limit=5, which=is_called)
-    if not found:
-        words, hint = "begin with", "Give more of the id."
-        found = queries.run_ids(database, text, limit=5, which=which)
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise NotFoundError(f"several runs {words} {text!r}: {', '.join(found)}", hint)
-    raise no_run(database, text, which)
-
-
-def no_run(database: Database, text: str, which: queries.RunFilter = queries.ALL_RUNS) -> NotFoundError:
-    """What to raise where no run is meant: with the nearest id or name of those that are asked about."""
-    from trainmaster.spec.node import nearest
-
-    rows = queries.runs(database, limit=_NEAR, which=which)
-    named = filter(None, (json.loads(row["labels"]).get("name") for row in rows))
-    near = nearest(text, [*(row["id"] for row in rows), *named])
-    meant = f"; did you mean {near}?" if near else "."
-    return NotFoundError(f"there is no run {text!r}", f"`trainmaster status` lists the runs{meant}")
 
 
 def _tasks(experiment: RowMapping, counts: list[RowMapping]) -> dict[str, int]:

@@ -21,9 +21,10 @@ from trainmaster.service.clusters import USED
 from trainmaster.service.models.model_names import find_model
 from trainmaster.service.quotes.recommending import recommended
 from trainmaster.service.runs.log_search import LINES, search_logs
+from trainmaster.service.runs.run_names import no_run, resolve_run
 from trainmaster.service.runs.run_stream import RunStream, StreamCursor
 from trainmaster.service.runs.stored_recipe import recipe_text
-from trainmaster.service.runs.summary import no_run, resolve_run, runs_summary
+from trainmaster.service.runs.summary import runs_summary
 from trainmaster.spec.errors import NotFoundError, PublishError, UsageError, fails_as
 from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.units import parse_duration
