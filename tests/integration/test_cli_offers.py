@@ -103,13 +103,13 @@ def test_filters(tm, own):
 
 def test_nothing_found_is_an_answer_with_a_hint(tm, own):
     result = tm.call("offers", "--catalogue", own, "--gpu", "h100", "--cpus", "2")
-    assert "has none with --gpu h100 (it has V100)" in result.err
+    assert "has nothing with gpu: h100, cpus: 2. Change gpu. Its GPUs are V100." in result.err
     found = tm.call("offers", "--catalogue", own, "--provider", "awz", "--json").json
     assert found["offers"] == []
     assert found["as_of"] is None
-    assert "--provider awz (it has acme)" in found["warnings"][-1]
+    assert "provider: awz. Change provider. Its providers are acme." in found["warnings"][-1]
     result = tm.call("offers", "--catalogue", own, "--spot", "--max-price", "1", "--memory", "1GB")
-    assert "has none with --max-price 1, --spot" in result.err
+    assert "Change max_price, spot." in result.err
 
 
 def test_a_provider_with_a_list_of_its_own(tm):

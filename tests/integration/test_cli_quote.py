@@ -364,10 +364,12 @@ def test_what_is_wrong_anyway_is_said_before_anything_is_measured(tm):
     answer = quote(tm, few, "--max-workers", 1, code=2)
     assert "max_workers" in answer.err
     assert "measuring" not in answer.err
-    nowhere = training(tm, top={"provider": "aws"}, hardware={"region": "mars"})
-    answer = quote(tm, nowhere, code=2)
-    assert "hardware.region" in answer.err
-    assert "measuring" not in answer.err
+    for top, arguments in ({"provider": "aws"}, ()), ({}, ("--provider", "aws")):
+        nowhere = training(tm, top=top, hardware={"region": "mars"})
+        answer = quote(tm, nowhere, *arguments, code=2)
+        assert "hardware: builtin has nothing with region: mars" in answer.err
+        assert "measuring" not in answer.err
+        assert tm.call("check", nowhere, "--json", *arguments, code=2).err == answer.err
 
 
 def test_the_fewest_workers_need_not_share_the_batch_evenly(tm):

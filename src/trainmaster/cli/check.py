@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainmaster.cli.opening import context, open_client, unpacked
-from trainmaster.cli.options import Changes, RecipeFile
+from trainmaster.cli.options import Changes, Provider, RecipeFile
 from trainmaster.cli.output import print_json, say, show, table
 from trainmaster.spec.units import counted
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 def check(
     recipe: RecipeFile,
     tasks: Annotated[bool, typer.Option("--tasks", help="Print every task as a line of JSON.")] = False,
+    provider: Provider = None,
     set_: Changes = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the DAG as JSON.")] = False,
 ) -> None:
@@ -35,7 +36,7 @@ def check(
     from trainmaster.spec.trigger import needs_server
 
     recipe = unpacked(recipe)
-    found = read_recipe(recipe, overrides=set_ or ())
+    found = read_recipe(recipe, overrides=set_ or (), provider=provider)
     check_names(found)
     check_urls(found)
     if tasks:

@@ -54,6 +54,7 @@ RunOrNone = Annotated[
     typer.Argument(autocompletion=run_ids, help="Id or name of a run, a beginning, or `latest`."),
 ]
 RecipeFile = Annotated[Path, typer.Argument(help="The YAML recipe, or a file that `export` has made.")]
+Provider = Annotated[str | None, typer.Option(help="Where to run, instead of the recipe's.")]
 NewDirectory = Annotated[
     Path, typer.Argument(metavar="DIR", help="Where to put it; must not exist or be empty.")
 ]

@@ -10,18 +10,20 @@ import typer
 
 from trainmaster.cli.measuring import watched
 from trainmaster.cli.opening import open_client, unpacked
-from trainmaster.cli.options import Keep, RecipeFile, kept_seconds
+from trainmaster.cli.options import Keep, Provider, RecipeFile, kept_seconds
 from trainmaster.cli.output import can_ask, print_json, say, says_yes, show
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from trainmaster.api.protocol import ClientProtocol
     from trainmaster.service import Quote
+    from trainmaster.spec import Recipe
 
 
 def quote(
     recipe: RecipeFile,
+    provider: Provider = None,
     policy: Annotated[
         str,
         typer.Option(
@@ -88,7 +90,11 @@ def quote(
 
         check_format(plot)
     recipe = unpacked(recipe)
-    found = read_recipe(recipe, overrides=set_ or ())
+
+    def read(*changes: str) -> Recipe:
+        return read_recipe(recipe, overrides=[*(set_ or ()), *changes], provider=provider)
+
+    found = read()
     options = QuoteOptions(
         policy,
         catalogue,
@@ -117,14 +123,14 @@ def quote(
     try:
         made = ask()
     except MeasurementNeeded as error:
-        if measure is False or not _measured(client, recipe, set_ or (), error.types, agrees=measure):
+        if measure is False or not _measured(client, recipe, read, error.types, agrees=measure):
             raise
         made = ask()
     else:
         types = types_to_measure(made.as_dict())
         # A script takes the quote that there is, if only points would narrow it.
         asks = not as_json or not all(each.get("processes") for each in types.values())
-        if measure is not False and _measured(client, recipe, set_ or (), types, agrees=measure, asks=asks):
+        if measure is not False and _measured(client, recipe, read, types, agrees=measure, asks=asks):
             options = replace(options, fresh=False)
             made = ask()
     if explain:
@@ -145,7 +151,7 @@ def quote(
 def _measured(
     client: ClientProtocol,
     path: Path,
-    set_: Sequence[str],
+    read: Callable[..., Recipe],
     types: Mapping[str, Any],
     *,
     agrees: bool | None,
@@ -154,9 +160,8 @@ def _measured(
     """Ask whether to rent what is to be measured first, and measure it; False if nothing was rented."""
     from trainmaster.cli.driving import see_to_end
     from trainmaster.service.quotes.measuring_runs import measuring_runs, measuring_runs_offered
-    from trainmaster.spec import read_recipe
 
-    runs = measuring_runs(read_recipe(path, overrides=set_), types) if types else []
+    runs = measuring_runs(read(), types) if types else []
     if not runs:
         return False
     question = f"measure first? {measuring_runs_offered(runs)}"
@@ -166,7 +171,7 @@ def _measured(
     if not agrees and not says_yes(question):
         return False
     for each in runs:
-        recipe = read_recipe(path, overrides=[*set_, *each.overrides])
+        recipe = read(*each.overrides)
         plan = watched(
             client.plan_run(recipe, str(path), allow_stale=False, can_agree=True, measure_first=False)
         )

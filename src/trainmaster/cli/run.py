@@ -10,14 +10,23 @@ from typing import Annotated, Any
 import typer
 
 from trainmaster.cli.opening import ask_server, context, open_client, refuse_on_server, unpacked
-from trainmaster.cli.options import AgreesToCost, AsJson, Changes, Keep, LendKeys, RecipeFile, kept_seconds
+from trainmaster.cli.options import (
+    AgreesToCost,
+    AsJson,
+    Changes,
+    Keep,
+    LendKeys,
+    Provider,
+    RecipeFile,
+    kept_seconds,
+)
 from trainmaster.cli.output import can_ask, print_json, say, show
 from trainmaster.spec.errors import TrainmasterError, UsageError
 
 
 def run(
     recipe: RecipeFile,
-    provider: Annotated[str | None, typer.Option(help="Where to run, instead of the recipe's.")] = None,
+    provider: Provider = None,
     set_: Changes = None,
     label: Annotated[
         list[str] | None,

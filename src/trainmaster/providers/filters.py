@@ -1,9 +1,9 @@
-"""`OfferFilter`: which offers are wanted."""
+"""`OfferFilter`: which offers are wanted; `nothing_with`: why there are none. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Final
@@ -11,10 +11,23 @@ from typing import Any, Final
 from trainmaster.dataclass import dataclass
 from trainmaster.providers.offer import Offer
 from trainmaster.spec.hardware import Hardware, Most, several
+from trainmaster.spec.reading import keys_of
 
 _WORDS: Final = re.compile(r"[^a-z0-9.]+")
 _MAKERS: Final = frozenset({"nvidia", "tesla", "geforce", "quadro", "amd", "instinct", "radeon", "intel"})
 _ROUNDED: Final = 0.99
+_GIB: Final = 2**30
+#: Of a model's name: the memory that it is to have.
+_SIZE: Final = re.compile(r"-\d+GI?B$", re.IGNORECASE)
+#: Wishes that recipes and options call otherwise.
+_KEYS: Final = {
+    "instances": "instance",
+    "memory_bytes": "memory",
+    "gpu_memory_bytes": "gpu_memory",
+    "max_price_usd_per_hour": "max_price",
+}
+#: Of an offer, where it is not called as the wish.
+_FACTS: Final = {"gpus": "accelerators", "cpus": "vcpus", "gpu_memory_bytes": "accelerator_memory_bytes"}
 _VARIANT: Final = re.compile(r"[0-9]+(?:gb|gib|g)|sxm[0-9]*|pcie|nvl|hbm[0-9]?e?")
 
 
@@ -151,3 +164,76 @@ def _is_in(offer: Offer, region: str) -> bool:
 
 def _like(text: str, pattern: str) -> bool:
     return fnmatchcase(text.lower(), pattern.lower())
+
+
+def nothing_with(wishes: OfferFilter, offers: Iterable[Offer]) -> tuple[str, str]:
+    """What was asked for where nothing has it, and what to change: two texts for people."""
+    everything = tuple(offers)
+    if not everything:
+        return _asked(wishes) or "that", "It has no offers at all."
+    blamed = wishes.blamed(everything)
+    hints = [hint for name in blamed if (hint := _nearest(everything, wishes, name))]
+    keys = ", ".join(_KEYS.get(name, name) for name in blamed)
+    return _asked(wishes) or "that", " ".join([f"Change {keys}.", *hints])
+
+
+def _asked(wishes: OfferFilter) -> str:
+    return ", ".join(
+        f"{_KEYS.get(name, name)}: {_shown(name, getattr(wishes, name))}"
+        for name in wishes.__slots__
+        if getattr(wishes, name) not in (None, ()) and (name != "spot" or wishes.spot)
+    )
+
+
+def _nearest(offers: Sequence[Offer], wishes: OfferFilter, name: str) -> str:
+    """What there is instead of one wish."""
+    if name == "instances":
+        import difflib
+
+        known = sorted({offer.instance_type for offer in offers})
+        near = [close for wish in wishes.instances for close in difflib.get_close_matches(wish, known, n=3)]
+        return f"The nearest types are {', '.join(dict.fromkeys(near))}." if near else ""
+    if name == "gpu":
+        models = sorted({offer.accelerator for offer in offers if offer.accelerator})
+        other = "".join(_of_other_size(offers, gpu) for gpu in several(wishes.gpu))
+        return f"Its GPUs are {', '.join(models)}.{other}" if models else "It has no GPUs."
+    if name in ("region", "provider"):
+        return f"Its {name}s are {', '.join(sorted({getattr(offer, name) for offer in offers} - {''}))}."
+    if name in ("any_of", "most"):
+        return ""
+    if name == "spot":
+        kind, change = ("on demand", "false") if wishes.spot else ("spot machines", "true")
+        return f"What it has are {kind} only: set spot: {change}."
+    given: dict[str, Any] = {key: getattr(wishes, key) for key in wishes.__slots__ if key != name}
+    without = OfferFilter(**given)
+    left = [offer for offer in offers if without.accepts(offer)] or offers
+    if name == "max_price_usd_per_hour":
+        cheapest = min(left, key=lambda offer: offer.price_usd_per_hour)
+        return f"The cheapest is {cheapest.instance_type}, for ${cheapest.price_usd_per_hour:g} an hour."
+    fact = _FACTS.get(name, name)
+    most = max(left, key=lambda offer: float(getattr(offer, fact) or 0))
+    return f"The most {_KEYS.get(name, name)} has {most.instance_type}: {_shown(name, getattr(most, fact))}."
+
+
+def _of_other_size(offers: Sequence[Offer], gpu: str) -> str:
+    """The same model with another memory, where a name such as A100-80GB says how much is wanted."""
+    plain = _SIZE.sub("", gpu)
+    if plain == gpu:
+        return ""
+    found = [offer for offer in offers if same_gpu(plain, offer.accelerator)]
+    sizes = {size // _GIB for offer in found if (size := offer.accelerator_memory_bytes)}
+    known = f", with {' or '.join(map(str, sorted(sizes)))} GiB each" if sizes else ""
+    return f" `gpu: {plain}` is there{known}." if found else ""
+
+
+def _shown(name: str, value: object) -> str:
+    if name.endswith(("memory_bytes", "memory")) and isinstance(value, int | float):
+        return f"{value / _GIB:.4g} GiB"
+    if isinstance(value, OfferFilter):
+        return f"{{{_asked(value)}}}"
+    if isinstance(value, Most):
+        ends = ((key.name, getattr(value, field)) for field, key in keys_of(Most))
+        return f"{{{', '.join(f'{key}: {_shown(key, end)}' for key, end in ends if end is not None)}}}"
+    if isinstance(value, tuple):
+        return f"[{', '.join(_shown(name, each) for each in value)}]"
+    return f"{value:g}" if isinstance(value, float) else str(value).lower() if value is True else str(value)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.dataclass import dataclass
 from trainmaster.providers import NAMED, Catalogue, Offer, OfferFilter, load_catalogue
 from trainmaster.providers.catalogue import RefusedRow
+from trainmaster.providers.filters import nothing_with
 from trainmaster.providers.offer import Extras
 from trainmaster.service.quotes.candidate_offers import extras_of, own_list_of
 from trainmaster.service.quotes.prices import Prices, named_regions
@@ -17,17 +18,6 @@ from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from trainmaster.service.open_home import OpenHome
-
-_FLAGS: Final = {
-    "gpu": "--gpu",
-    "gpus": "--gpus",
-    "cpus": "--cpus",
-    "memory_bytes": "--memory",
-    "max_price_usd_per_hour": "--max-price",
-    "region": "--region",
-    "provider": "--provider",
-    "instances": "--instance",
-}
 
 _SORTS: Final[dict[str, Callable[[Offer], Any]]] = {
     "price": lambda o: o.price_usd_per_hour,
@@ -41,7 +31,6 @@ _SORTS: Final[dict[str, Callable[[Offer], Any]]] = {
     "instance": lambda o: o.instance_type,
 }
 #: Of what a catalogue has instead, so much is told.
-_SHOWN: Final = 20
 _YEAR_DAYS: Final = 365
 
 
@@ -119,7 +108,10 @@ def list_offers(
     extras = extras_of(Prices.of(service, environ).place.environ)
     billed = whole.where(replace(wishes, max_price_usd_per_hour=None))
     found = billed.with_offers(extras.added_to(offer) for offer in billed).where(wishes)
-    warnings = [*_warnings(found), *([] if len(found) else [_nothing_because(wishes, whole)])]
+    warnings = _warnings(found)
+    if not len(found):
+        asked, instead = nothing_with(wishes, whole)
+        warnings.append(f"{whole.name} has nothing with {asked}. {instead}")
     newest = max((offer.as_of for offer in found), default=date.min)
     # What was paid years ago is low, and is not paid any more.
     is_old = {o.as_of: old_last and (newest - o.as_of).days > _YEAR_DAYS for o in found}
@@ -162,37 +154,6 @@ def _warnings(found: Catalogue) -> list[str]:
         dates = f"{oldest}" if oldest == newest else f"{oldest} to {newest}"
         notes.append(f"warning: old prices ({dates}): they may have changed since")
     return notes
-
-
-def _nothing_because(wishes: OfferFilter, whole: Catalogue) -> str:
-    if not whole.offers:
-        return f"nothing found: the catalogue '{whole.name}' is empty"
-    blamed = wishes.blamed(whole)
-    parts = []
-    for name in blamed:
-        value = getattr(wishes, name)
-        if name == "spot":
-            parts.append("--spot" if value else "--on-demand")
-        elif name == "memory_bytes":
-            parts.append(f"{_FLAGS[name]} {value / 1e9:g}GB")
-        else:
-            words = value if isinstance(value, tuple) else (value,)
-            texts = [f"{word:g}" if isinstance(word, float) else str(word) for word in words]
-            parts.append(" ".join(f"{_FLAGS[name]} {text}" for text in texts))
-    hint = f"nothing found: the catalogue '{whole.name}' has none with {', '.join(parts)}"
-    if known := _known(blamed[0], whole) if len(blamed) == 1 else "":
-        hint += f" (it has {known})"
-    return hint
-
-
-def _known(name: str, whole: Catalogue) -> str:
-    """What the catalogue does have where a wish names something it does not."""
-    values = {
-        "gpu": {o.accelerator for o in whole if o.accelerator},
-        "provider": {o.provider for o in whole},
-        "region": {o.region for o in whole if o.region},
-    }.get(name, set())
-    return ", ".join(sorted(values)[:_SHOWN])
 
 
 def _share(price: float, count: float) -> float:

@@ -80,7 +80,7 @@ def test_a_budget_per_hour_counts_workers():
 
 def test_unknown_types_and_traffic_are_named():
     case = FC2["cases"][0]
-    with pytest.raises(UsageError, match="no offer"):
+    with pytest.raises(UsageError, match="has nothing with instance"):
         policy_quote("cost-opt", [servers(["nothing.like.it"])], given(case))
     with pytest.raises(UsageError, match=r"x9\.large"):
         policy_quote("cost-opt", [servers(case["types"])], given(case, servers=("x9.large",)))

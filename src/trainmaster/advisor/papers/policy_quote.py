@@ -27,6 +27,7 @@ from trainmaster.advisor.papers.policies import (
 from trainmaster.advisor.quote.quote import ClusterShape, ExperimentQuote, Quote, Rented, Types
 from trainmaster.dataclass import dataclass, field
 from trainmaster.providers import Catalogue, Offer, OfferFilter
+from trainmaster.providers.filters import nothing_with
 from trainmaster.providers.offer import Extras
 from trainmaster.spec.errors import UsageError, fails_as
 
@@ -308,10 +309,10 @@ def types_of(workload: Workload, given: PolicyInput) -> tuple[list[Offer], list[
 def _found(wanted: OfferFilter, given: PolicyInput, where: str) -> list[Offer]:
     offers = list(given.catalogue.where(wanted))
     if not offers:
-        named = f" (types {', '.join(wanted.instances)})" if wanted.instances else ""
+        asked, instead = nothing_with(wanted, given.catalogue)
         raise UsageError(
-            f"{where}: no offer of the catalogue '{given.catalogue.name}' has all of that{named}",
-            "Wish for less. `trainmaster offers` with the same wishes as options shows which excludes all.",
+            f"{where}: {given.catalogue.name} has nothing with {asked}",
+            f"{instead} `trainmaster offers` shows what there is.",
         )
     if wanted.instances or not given.arch:
         return offers

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +26,7 @@ from trainmaster.advisor.quote.timing import Timing
 from trainmaster.advisor.quote.timing_by_type import TimingByType
 from trainmaster.dataclass import dataclass, field
 from trainmaster.providers import Catalogue, OfferFilter
+from trainmaster.providers.filters import nothing_with
 from trainmaster.providers.offer import Extras, unknown_extras
 from trainmaster.spec.errors import UsageError
 
@@ -79,10 +79,6 @@ def own_cluster(timing: Timing, slots: int, workers: int, at_once: int, nodes: i
     found = Candidates.of(timing.workload, timing.machines, timing.servers, slots)
     row = int(np.flatnonzero(found.workers == workers)[0])
     return replace(found[np.array([row])], at_once=np.array([float(at_once)]), nodes=np.array([float(nodes)]))
-
-
-#: Keys of a recipe's ``hardware`` that are not called as the filter's wishes.
-_KEYS: Final = {"instances": "instance", "memory_bytes": "memory"}
 
 
 @dataclass(frozen=True)
@@ -144,10 +140,10 @@ def offers_for(workload: Workload, market: Supply) -> Catalogue:
         return market.catalogue
     found = market.catalogue.where(_wishes(workload))
     if not len(found):
+        asked, instead = nothing_with(_wishes(workload), market.catalogue)
         raise UsageError(
-            f"experiments.{workload.name}.hardware: no offer of the catalogue '{market.catalogue.name}' "
-            "has all of that",
-            _nothing_because(workload, market),
+            f"experiments.{workload.name}.hardware: {market.catalogue.name} has nothing with {asked}",
+            f"{instead} `trainmaster offers` shows what there is.",
         )
     alike = _alike(workload, found, market.arch)
     chosen = alike if len(alike) else found
@@ -184,16 +180,6 @@ def _alike(workload: Workload, found: Catalogue, arch: str) -> Catalogue:
     if not arch or workload.hardware.instance:
         return found
     return found.with_offers(offer for offer in found if offer.arch in ("", arch))
-
-
-def _nothing_because(workload: Workload, market: Supply) -> str:
-    blamed = _wishes(workload).blamed(market.catalogue)
-    if blamed == ("spot",):
-        kind = "on demand" if workload.hardware.spot else "spot machines"
-        change = "false" if workload.hardware.spot else "true"
-        return f"What it has are {kind}: set hardware.spot: {change}."
-    keys = ", ".join(f"hardware.{_KEYS.get(name, name)}" for name in blamed)
-    return f"Change {keys}; `trainmaster offers` shows what there is." if keys else "Its file has no offers."
 
 
 def servers_for(workload: Workload, market: Supply) -> Catalogue:
