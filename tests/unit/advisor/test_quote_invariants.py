@@ -330,7 +330,7 @@ def test_wishes_that_nothing_meets_are_named_by_their_keys():
     place: Supply = market(V100)
     with pytest.raises(UsageError) as caught:
         make_quote([training(hardware=Hardware(gpus=1, memory_bytes=10**13))], place, QuoteLimits())
-    assert "hardware.memory" in caught.value.hint
+    assert "Change memory." in caught.value.hint
 
 
 def test_providers_have_their_own_waits():

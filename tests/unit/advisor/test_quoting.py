@@ -209,7 +209,7 @@ def test_too_little_per_hour_is_refused_with_the_least_that_would_do():
 
 def test_hardware_that_nobody_offers_is_an_error():
     subject = training(hardware=Hardware(gpu="h100"))
-    with pytest.raises(UsageError, match="no offer"):
+    with pytest.raises(UsageError, match="has nothing with gpu: h100"):
         make_quote([subject], market(V100), QuoteLimits())
 
 
