@@ -208,6 +208,8 @@ class RecipeForm(BaseModel):
         experiments = recipe.values.get("experiments")
         at = ("experiments", next(iter(experiments), _NAME) if isinstance(experiments, dict) else _NAME)
         mine, before = self._values(at), was._values(at)
+        if mine.get((*at, "samples")) != before.get((*at, "samples")):
+            recipe = recipe.without((*at, "parameters", "samples"))
         for path, value in mine.items():
             if before.get(path) != value:
                 recipe = recipe.put(path, value)
@@ -368,7 +370,10 @@ def _fields(recipe: Any) -> dict[str, str]:  # noqa: ANN401 - it may be anything
         values[key] = at("experiments", one, key)
     for group, keys in _GROUPS.items():
         values |= {field: at("experiments", one, *group, key) for field, key in keys.items()}
-    objective, parameters = at("objective"), at("experiments", one, "parameters")
+    objective, found = at("objective"), at("experiments", one, "parameters")
+    parameters = dict(found) if isinstance(found, dict) else {}
+    inner = parameters.pop("samples", None)  # Hyper's figure 1 has it there
+    values["samples"] = values["samples"] or inner
     policy = objective if isinstance(objective, dict) else {"policy": objective}
     if policy.get("policy") in POLICIES:
         values |= {"policy": policy["policy"], "p": policy.get("p")}
@@ -377,12 +382,13 @@ def _fields(recipe: Any) -> dict[str, str]:  # noqa: ANN401 - it may be anything
     for field, key in (("budget", "total"), ("per_hour", "per_hour"), ("deadline", "deadline")):
         values[field] = _typed(at("budget", key)).lstrip("$")
     lines = []
-    for name, value in parameters.items() if isinstance(parameters, dict) else ():
-        line = (
-            f"{value.get('range')} {'log' * ('sampling' in value)}"
-            if isinstance(value, dict)
-            else _typed(value)
-        )
+    for name, value in parameters.items():
+        if isinstance(value, dict):
+            if value.get("sampling") == "uniform":  # as without it
+                value = {key: value[key] for key in value if key != "sampling"}
+            line = f"{value.get('range')} {'log' * ('sampling' in value)}"
+        else:
+            line = _typed(value)
         if _plain(compose(_parameter(line.strip()), "value")) in (value, [value]):
             lines.append(f"{name}: {line.strip()}")
     values["parameters"] = "\n".join(lines)
@@ -395,7 +401,7 @@ def _fields(recipe: Any) -> dict[str, str]:  # noqa: ANN401 - it may be anything
                 values |= {"data": kind, "data_name": name, "source": source[kind]}
         if values.get("data") == "volume" and values["source"].startswith(BUILT_IN_PREFIX):
             values |= {"data": "built-in", "source": values["source"].removeprefix(BUILT_IN_PREFIX)}
-    values |= _command(at("experiments", one, "command"), parameters if isinstance(parameters, dict) else {})
+    values |= _command(at("experiments", one, "command"), parameters)
     typed = {key: _typed(value) for key, value in values.items()}
     # A line that is filled in is one; a goal or a policy that is not there is the usual one.
     return {
@@ -407,6 +413,8 @@ def _fields(recipe: Any) -> dict[str, str]:  # noqa: ANN401 - it may be anything
 
 def _command(command: object, parameters: Mapping[str, Any]) -> dict[str, str]:
     """A script and its arguments; none if the command is another one, or gives parameters in another way."""
+    if isinstance(command, list) and len(command) == 1:
+        (command,) = command
     words = command.split(" ") if isinstance(command, str) else []
     options = [part for name in parameters for part in (f"--{name}", f"{{{{{name}}}}}")]
     is_plain = len(words) > 1 and words[0] == "python" and all(words) and "\n" not in str(command)

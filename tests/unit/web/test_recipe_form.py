@@ -157,6 +157,34 @@ def test_a_built_in_set_is_meant_also_where_a_volume_has_its_name():
     assert RecipeForm.of(RecipeForm(data="volume", source="digits").text()).data == "volume"
 
 
+def test_the_recipe_that_hyper_has_printed_is_in_the_fields(tmp_path):
+    printed = """\
+experiments:
+  mnist:           # Name the experiment
+    framework: pytorch
+    parameters:
+      lr:
+        range: 0.1-0.3
+        sampling: uniform
+      samples: 1000 # Number of samples to draw
+    workers: 100
+    hardware:
+      gpu: k80
+    command:
+      - python train.py --lr {{lr}}
+"""
+    form = RecipeForm.of(printed)
+    assert [form.main, form.arguments, form.parameters] == ["train.py", "", "lr: 0.1-0.3"]
+    assert form.samples == "1000"
+    assert form.written(printed, form) == printed
+    changed = form.model_copy(update={"samples": "50", "parameters": "lr: 0.1-0.5"}).written(printed, form)
+    (experiment,) = Recipe.from_text(changed, directory=tmp_path).experiments.values()
+    assert (experiment.samples, "0.1-0.5" in changed, "# Name" in changed) == (50, True, True)
+    emptied = form.model_copy(update={"samples": "", "parameters": "lr: 0.1, 0.2"}).written(printed, form)
+    (experiment,) = Recipe.from_text(emptied, directory=tmp_path).experiments.values()
+    assert experiment.samples is None
+
+
 def test_comments_and_what_no_field_knows_stay_when_a_field_is_emptied():
     text = "name: a\nexperiments:\n  one:  # first\n    command: ls\n    search: {metric: loss, goal: min}\n"
     text += "    data:\n      photos: {volume: photos@3, mount: true}\n    hardware: {gpus: 4, spot: true}\n"
