@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import UsageError, fails_as
 
 Path = tuple[str, ...]
 #: Keys of a recipe, and of an experiment, in the order in which one writes them: where a new one goes.
@@ -64,7 +64,8 @@ class RecipeText:
         for key in path[:-1]:
             at[key] = at[key] if isinstance(at.get(key), dict) else {}
             at = at[key]
-        at[path[-1]] = value if "\n" in value else self._yaml.load(value)
+        with fails_as(".".join(path), "Write another value.", on=ValueError):  # of too many digits
+            at[path[-1]] = value if "\n" in value else self._yaml.load(value)
         return self._written(path, value, wanted)
 
     def without(self, path: Path) -> RecipeText:

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any
+import re
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+_HALF: Final = re.compile("[\ud800-\udfff]")
 
 
 class Body(BaseModel):
     """What is sent as JSON: a key that is not known is refused."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @field_validator("*")
+    @classmethod
+    def check_text(cls, value: Any) -> Any:  # noqa: ANN401 - of any field
+        """Refuse half a surrogate pair: JSON can say one, and no file and no answer can.
+
+        Raises:
+            ValueError: it has one.
+        """
+        if isinstance(value, str) and _HALF.search(value):
+            raise ValueError("half a surrogate pair is no text")
+        return value
 
 
 class TeamLimits(Body):

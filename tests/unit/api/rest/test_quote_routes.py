@@ -212,6 +212,18 @@ def test_what_one_has_measured_is_taken_by_a_quote_on_the_page(served):
     assert "t2.xlarge,140" in served.ask("red-user", "GET", f"{place}/change").text, "for the next question"
 
 
+def test_half_a_surrogate_pair_and_a_number_of_5000_digits_are_mistakes(served):
+    half = QUOTED.replace("job", "\ud800")
+    for path in ("quotes", "plans", "runs", "recipes/check", "workflows"):
+        sent = {"content": json.dumps({"recipe": half}), "headers": {"content-type": "application/json"}}
+        answer = served.ask("red-user", "POST", f"/api/v1/{path}", **sent)
+        assert (answer.status_code, answer.json()["mistakes"][0]["key"]) == (422, "body.recipe")
+    was = json.dumps({"steps": "1000"})
+    filled = {"recipe": QUOTED, "was": was, "policy": "scala-opt", "p": "9" * 5000}
+    page = served.ask("red-user", "POST", "/new/quote", data=filled)
+    assert (page.status_code, "objective: Exceeds the limit" in page.text) == (422, True)
+
+
 @pytest.mark.parametrize("most", [0, 65_537, 10**9])
 def test_no_quote_looks_at_more_workers_than_a_recipe_may_have(served, most):
     body = {"recipe": QUOTED.replace("workers: 4", "workers: auto"), "policy": "cost-opt"}
