@@ -287,6 +287,18 @@ def test_a_host_without_a_place_for_claims_is_said_to_be_so(tmp_path: Path) -> N
         bench.provider().acquire("one", bench.request())
 
 
+def test_a_host_whose_disk_is_full_is_said_to_be_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(tmp_path, some_hosts(1))
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name, does in (("mktemp", "exit 1"), ("df", "echo tmpfs 3072 3072 0 100% /var/tmp")):
+        (tools / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tools / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    with pytest.raises(NoCapacityError, match="h1: cannot keep claims there: no space is left for /"):
+        bench.provider().acquire("one", bench.request())
+
+
 def _planted(bench: Bench, **changes: Any) -> dict[str, Any]:
     """A claim as another home may have written it."""
     place = bench.shell.root / "h1.u0"

@@ -272,3 +272,8 @@ def test_a_small_run_loads_nothing_for_machines_elsewhere_nor_for_data(tm):
         *("objects.delegated_credentials", "objects.obstore_backend", "objects.amazon"),
     }
     assert sorted(loaded & (heavy | {f"trainmaster.{name}" for name in ours})) == []
+
+
+def test_to_keep_machines_that_are_not_rented_warm_is_told_to_mean_nothing(tm):
+    said = tm.call("run", tm.task("true"), "--keep", "5m").err
+    assert "note: nothing is kept warm afterwards: local rents nothing" in said

@@ -82,6 +82,12 @@ holder() {
   done </proc/locks
   printf somebody
 }
+fail() {
+  # shellcheck disable=SC2046
+  set -- $(df -Pk "$above" 2>/dev/null | tail -n 1)
+  [ "${4:-1}" != 0 ] || echo "no space is left for $directory" >&2
+  exit 3
+}
 put() {
   find_own
   exec 9<"$lock" || exit 3
@@ -91,10 +97,10 @@ put() {
     echo "$(holder) has held the lock of $lock for more than %(wait)d s" >&2; exit 3
   fi
   if [ -z "$own" ]; then
-    own=$(mktemp -d "$directory.uXXXXXXXX") && chmod 755 "$own" || exit 3
+    own=$(mktemp -d "$directory.uXXXXXXXX") && chmod 755 "$own" || fail
   fi
   new=$(mktemp "$own/.newXXXXXXXX") && printf '%%s\\n' "$3" >"$new" && chmod 644 "$new" &&
-    mv -f "$new" "$own/$1.json" || exit 3
+    mv -f "$new" "$own/$1.json" || fail
 }
 drop() {
   find_own

@@ -11,17 +11,23 @@ from typing import Any, Final
 from trainmaster.providers.examining import Finding, driver_finding, refused
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.plain_json import parsed_json, typed
+from trainmaster.spec.units import format_bytes
 from trainmaster.transport.base import Result
 
 #: The script is on so many hosts at once: each waits until the others have met it.
 MOST_PROBED: Final = 16
+#: Where runs write on hosts of one's own.
+SCRATCH: Final = "/var/tmp"  # noqa: S108 - each has a directory of its own there
+#: With less room there hardly any run ends well.
+_LOW_BYTES: Final = 1 << 30
 #: Before the only line that counts: a host's start-up files may print what they like.
 _MARK: Final = "@@trainmaster-probe "
 #: Between processes that the system gives ports from: 32768 and up.
 _PORTS: Final = (20_000, 32_000)
 _PROBE: Final = """\
-import json, re, socket, subprocess, sys, threading, time
+import json, re, shutil, socket, subprocess, sys, threading, time
 mark, port, peers, packages = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]), json.loads(sys.argv[4])
+free = shutil.disk_usage(sys.argv[5]).free if sys.argv[5] else None
 end = time.monotonic() + 10
 met, why, heard, builds, driver = [], {}, [], {}, ""
 def listen():
@@ -61,19 +67,20 @@ for name in packages:
     except OSError: pass
 for each in looks: each.join()
 while len(heard) < len(peers) and time.monotonic() < end: time.sleep(.05)
-print(mark + json.dumps({"met": met, "why": why, "builds": builds, "driver": driver}))
+print(mark + json.dumps({"met": met, "why": why, "builds": builds, "driver": driver, "free": free}))
 """
 
 
-def probe_script(peers: Mapping[str, str], builds: Mapping[str, str]) -> str:
+def probe_script(peers: Mapping[str, str], builds: Mapping[str, str], scratch: str = "") -> str:
     """For all of these hosts, which have to begin together.
 
     Args:
         peers: addresses by name, at most `MOST_PROBED`.
         builds: packages to look for.
+        scratch: the directory whose free room is told; empty for none.
     """
     port = random.randrange(*_PORTS)  # noqa: S311 - one that is likely to be free
-    words = [_MARK, str(port), json.dumps(dict(peers)), json.dumps(list(builds))]
+    words = [_MARK, str(port), json.dumps(dict(peers)), json.dumps(list(builds)), scratch]
     return f"exec python3 -c {shlex.quote(_PROBE)} {shlex.join(words)} </dev/null"
 
 
@@ -115,6 +122,10 @@ def probe_findings(
     if not found and others:
         reached = f"all {len(others)} others" if len(others) > 1 else others[0]
         found = [Finding("network", f"{name} reaches {reached}")]
+    free = said.get("free")
+    if isinstance(free, int) and free < _LOW_BYTES:
+        is_low = f"{name}: only {format_bytes(free)} are free where runs write"
+        found.append(Finding("disk", is_low, ok=False, advice=f"Make room in {SCRATCH} there."))
     if driver := str(said["driver"]):
         there = {package: cuda for package, cuda in said["builds"].items() if cuda}
         found.append(driver_finding(name, driver, {**builds, **there}))

@@ -25,7 +25,7 @@ from trainmaster.providers.host_claims import (
     read_script,
 )
 from trainmaster.providers.host_ledger import HostLedger, as_host
-from trainmaster.providers.host_probe import MOST_PROBED, probe_findings, probe_script
+from trainmaster.providers.host_probe import MOST_PROBED, SCRATCH, probe_findings, probe_script
 from trainmaster.providers.inventory import Inventory, InventoryHost
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.processes import this_user
@@ -140,7 +140,7 @@ class HostsProvider:
             found.append(clock_finding(one.claims.now - time.time(), one.host.name))
         probed = there[:MOST_PROBED]
         peers = {host.name: host.private_address or host.address for host in probed}
-        answers = self._shell.run_all(probed, probe_script(peers, builds)) if probed else []
+        answers = self._shell.run_all(probed, probe_script(peers, builds, SCRATCH)) if probed else []
         for host, answer in zip(probed, answers, strict=True):
             found += probe_findings(host.name, list(peers), answer, builds, _APART)
         return found

@@ -279,6 +279,9 @@ class RunPlanner:
             self._tell(self.measured_first(recipe))
         recipe = self._settled(self._with_versions(recipe))
         check_services_and_sinks(self._service, recipe, self._environ)
+        places = sorted({part.provider for part in parts_by_place(recipe)})
+        if keep_s and not any(capabilities_of(place).rents for place in places):
+            self._tell(f"note: nothing is kept warm afterwards: {' and '.join(places)} rents nothing")
         if not capabilities_of(recipe.provider).is_here:
             return self._plan_rental(recipe, allow_stale, can_agree, keep_s)
         for note in self._service.check_inputs(recipe, self._environ):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from trainmaster.providers.base import Provider
-from trainmaster.providers.examining import driver_finding, examined
+from trainmaster.providers.examining import Finding, driver_finding, examined
 from trainmaster.providers.host_probe import probe_findings, probe_script
 from trainmaster.providers.kubernetes.answers import network_findings, node_findings
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
@@ -68,6 +69,23 @@ def test_what_a_host_says_of_others_and_of_its_driver(
     assert words in found[-1].found
     assert all(each.ok for each in found) == is_ok
     assert all(each.ok or each.advice for each in found)
+
+
+def test_a_host_without_room_where_runs_write_is_told(tmp_path: Path) -> None:
+    def found(script: str) -> list[Finding]:
+        command = ["/bin/sh", "-c", script.replace("python3", sys.executable)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return probe_findings("n1", ["n1"], Result(0, done.stdout, ""), {})
+
+    assert found(probe_script({}, {})) == []
+    script = probe_script({}, {}, str(tmp_path)).replace("shutil.disk_usage(sys.argv[5]).free", "5 << 20")
+    (finding,) = found(script)
+    assert (finding.what, finding.found, finding.ok) == (
+        "disk",
+        "n1: only 5.2 MB are free where runs write",
+        False,
+    )
+    assert finding.advice == "Make room in /var/tmp there."
 
 
 def test_hosts_meet_each_other_and_say_what_is_installed() -> None:

@@ -147,6 +147,23 @@ def test_a_run_gets_what_is_left_and_then_has_a_cap(town):
     assert other[3] == 0.0
 
 
+def test_a_new_month_pays_for_runs_that_go_on_and_then_for_those_that_wait(town):
+    town.send("red", 10.0)
+    town.spend(0, 50.0)
+    assert town.runs["red-0"][3] == 30.0, "all of the month"
+    town.send("red", 28.0)
+    assert waits_for_turn(town.database, "red-1")
+    town.pass_time(25)
+    town.spend(0, 5.0)
+    assert town.runs["red-0"][3] == 35.0
+    town.check()
+    assert admit_waiting(town.database, town.now) == [], "5 of 30 are spent"
+    town.pass_time(25)
+    assert admit_waiting(town.database, town.now) == ["red-1"]
+    town.spend(0, 9.0)
+    assert town.runs["red-0"][3] == 37.0, "2 are left beside what was set aside for the other"
+
+
 def test_it_asks_now_and_then_and_before_it_is_too_late(town):
     town.send("red", 1.0)
     list(town.goes_on())
