@@ -87,11 +87,8 @@ class ClusterExecutor:
         detector: FailureDetector | None = None,
         undriven_until: float = 0.0,
     ) -> None:
-        self._ends = GangEnds(
-            detector or NodeFailureDetector(again_s=_ANSWERS_AGAIN_S, greeting_s=_GREETING_S),
-            clock,
-            undriven_until,
-        )
+        detector = detector or NodeFailureDetector(again_s=_ANSWERS_AGAIN_S, greeting_s=_GREETING_S)
+        self._ends = GangEnds(detector, clock, undriven_until)
         self._wake = threading.Event()
         connections: dict[int, ClusterConnection] = {}
 

@@ -97,9 +97,7 @@ class GangEnds:
         self._detector.suspect(attempt, [places.nodes[each] for each in here if each in places.nodes])
         if status.phase is Phase.EXITED:
             self._ended[attempt] = status
-        answers = {
-            machine: self._detector.answers(attempt, machine) for machine in here & places.nodes.keys()
-        }
+        answers = {each: self._detector.answers(attempt, each) for each in here & places.nodes.keys()}
         troubles = {**dict.fromkeys(here - places.nodes.keys(), "was lost")}
         troubles |= places.troubles(failed_at - REACTION_S)
         if any((member.ended_at or 0.0) < self._undriven_until for member in failed):
@@ -112,9 +110,7 @@ class GangEnds:
         """Members of a gang that has ended whose machines did not answer."""
         if not status.lost_nodes:
             return []
-        return [
-            name for name, machine in machines if self._detector.answers(status.attempt, machine) is False
-        ]
+        return [name for name, on in machines if self._detector.answers(status.attempt, on) is False]
 
     def verdict(self, attempt: str) -> GangStatus | None:
         """What was said of an attempt last."""

@@ -23,18 +23,14 @@ _HEAD_BYTES = 64
 _MAGIC = b"TMORDER1"
 # Longer orders are announced piece by piece: 16 MB of disk for each reader.
 HORIZON = 1 << 20
+# Until the reader has told its pace.
+_SECONDS_PER_SAMPLE = 1e-3
 
 
 class AnnouncedOrder:
     """This reader's order, for all processes of the node to see until it is closed or the reader dies."""
 
-    def __init__(
-        self,
-        directory: str,
-        keys: NDArray[np.uint64],
-        positions: NDArray[np.int64],
-        seconds_per_sample: float = 1e-3,
-    ) -> None:
+    def __init__(self, directory: str, keys: NDArray[np.uint64], positions: NDArray[np.int64]) -> None:
         os.makedirs(directory, exist_ok=True)
         name = f"{os.getpid()}-{time.monotonic_ns():x}-{id(self) & 0xFFFF:x}"
         self._path = f"{directory}/{name}"
@@ -42,7 +38,7 @@ class AnnouncedOrder:
         self._descriptor = os.open(scratch, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         body = np.concatenate((keys[:HORIZON].astype("<u8"), positions[:HORIZON].astype("<u8"))).tobytes()
-        head = _HEAD.pack(_MAGIC, len(body) // 16, 0, seconds_per_sample)
+        head = _HEAD.pack(_MAGIC, len(body) // 16, 0, _SECONDS_PER_SAMPLE)
         os.pwrite(self._descriptor, head.ljust(_HEAD_BYTES, b"\0") + body, 0)
         self._mapped = mmap.mmap(self._descriptor, _HEAD_BYTES)
         os.rename(scratch, self._path)
