@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -224,6 +224,28 @@ class MemberStatus:
     lost_log_bytes: int = 0
 
 
+#: Of any time, number and text that a supervisor says of a member: a node may send anything.
+_MOST_NUMBER = 1e18
+_MOST_TEXT = 64 << 10
+
+
+def _is_sound(member: MemberStatus) -> bool:
+    """Whether what is said of a member is of the kinds that drivers count with, and databases hold."""
+    return (
+        all(type(each) is str and len(each) <= _MOST_TEXT for each in (member.name, member.error))
+        and all(type(each) is bool for each in (member.stopped, member.lost, member.oom))
+        and _are_numbers((member.started_at, member.ended_at))
+        and _are_numbers((member.pid, member.exit_code, member.signal, member.lost_log_bytes), int)
+    )
+
+
+def _are_numbers(values: Iterable[object], *kinds: type) -> bool:
+    return all(
+        each is None or (type(each) in (kinds or (int, float)) and -_MOST_NUMBER < each < _MOST_NUMBER)  # type: ignore[operator]
+        for each in values
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class GangStatus:
     """What is known of one attempt.
@@ -264,6 +286,10 @@ class GangStatus:
             known = len(fields(MemberStatus))  # a newer supervisor tells more
             rows = tuple(MemberStatus(*member[:known]) for member in members)
             held = {name: tuple(numbers) for name, numbers in ports.items()}
+            if not (_are_numbers((started_at, ended_at)) and all(map(_is_sound, rows))):
+                raise ValueError("it has times or codes that are none")
+            if not _are_numbers([port for numbers in held.values() for port in numbers], int):
+                raise ValueError("it has ports that are none")
             return cls(attempt, Phase(phase), rows, held, started_at, ended_at)
         except (ValueError, TypeError, AttributeError) as error:
             raise OtherVersionError(f"the status of a task cannot be read: {error}") from error

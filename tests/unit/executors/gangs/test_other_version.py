@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from trainmaster.executors.base import GangStatus
 from trainmaster.executors.gangs.engine import StreamAgent
 from trainmaster.executors.gangs.nodes import AgentLink
 from trainmaster.executors.gangs.placement import LiveNode
@@ -78,3 +79,36 @@ def test_what_else_is_said_of_a_call(words, is_other):
 
     error = asyncio.run(answer_of(SimpleNamespace(connect=connect)))
     assert isinstance(error, OtherVersionError) is is_other
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {1: "soon"},
+        {2: "x"},
+        {3: float("nan")},
+        {4: 1.5},
+        {5: 10**30},
+        {6: "yes"},
+        {9: 7},
+        {9: "x" * 100_000},
+        {10: []},
+    ],
+)
+def test_a_node_that_says_what_no_supervisor_says_is_refused(change):
+    member = ["worker-0", 7, 1.0, 2.0, 0, None, False, False, False, "", 0]
+    row = ["a", "EXITED", [member], {"worker-0": [4000]}, 1.0, 2.0]
+    assert GangStatus.of_row(row).ports == {"worker-0": (4000,)}
+    for at, value in change.items():
+        member[at] = value
+    with pytest.raises(OtherVersionError, match="cannot be read"):
+        GangStatus.of_row(row)
+
+
+@pytest.mark.parametrize("change", [{3: {"worker-0": ["x"]}}, {4: "soon"}, {5: float("inf")}])
+def test_times_and_ports_of_a_gang_are_numbers(change):
+    row = ["a", "GRANTED", [], {}, None, None]
+    for at, value in change.items():
+        row[at] = value
+    with pytest.raises(OtherVersionError, match="cannot be read"):
+        GangStatus.of_row(row)
