@@ -152,10 +152,12 @@ class QueueChange:
     Attributes:
         waits_for: as JSON; None if it waits no more.
         waited_s: seconds of the wait that is over, else 0.
+        is_undriven: it waited for nothing but a driver.
     """
 
     waits_for: str | None
     waited_s: float = 0.0
+    is_undriven: bool = False
 
 
 @dataclass(frozen=True, slots=True)

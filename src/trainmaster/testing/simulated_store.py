@@ -158,7 +158,7 @@ class SimulatedStore:
                 case RunChange():
                     self._write_run(change, now)
                 case QueueChange():
-                    waited = self.run["queued_for"] is not None
+                    waited = self.run["queued_for"] is not None or change.is_undriven
                     _require(waited or not change.waited_s, "it has waited, but nobody has said so")
                     self.run["queued_for"] = change.waits_for
                     self.run["queued_s"] += change.waited_s

@@ -44,6 +44,19 @@ def test_a_wait_is_told_once_with_who_holds_what_and_its_end():
     assert queue.waited_s(200.0) == 41.0
 
 
+def test_what_nothing_drove_counts_as_waiting_and_a_wait_only_once():
+    queue = QueueWait()
+    assert queue.undriven(0.5) == []
+    changes = queue.undriven(40.0)
+    assert notes(changes) == ["nothing drove it for 40 s, which counts as waiting"]
+    assert written(changes) == [QueueChange(None, 40.0, is_undriven=True)]
+    assert queue.waited_s(99.0) == 40.0
+    queue.look(NEXT, 100.0)
+    queue.look(NEXT, 102.0)
+    assert queue.undriven(40.0) == []
+    assert queue.waited_s(142.0) == 82.0
+
+
 def test_who_was_denied_does_not_go_on():
     queue = QueueWait()
     queue.look(AwaitedApproval(("deploy",)), 0.0)

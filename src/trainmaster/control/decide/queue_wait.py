@@ -64,6 +64,14 @@ class QueueWait:
         self.place, self._changed_at = place, now
         return [_written(place)]
 
+    def undriven(self, seconds: float) -> list[Change]:
+        """Take in that nothing has driven the run, and nothing of it worked; a wait counts anyway."""
+        if self.is_told or seconds < TOLD_AFTER_S:
+            return []
+        self.earlier_s += seconds
+        words = f"nothing drove it for {format_duration(seconds)}, which counts as waiting"
+        return [Note(words), QueueChange(None, seconds, is_undriven=True)]
+
     def _end(self, now: float, *, works: bool) -> list[Change]:
         was_told, waited_for, self.place, self.is_told = self.is_told, self.place, None, False
         if not was_told:

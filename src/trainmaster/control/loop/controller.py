@@ -28,7 +28,7 @@ from trainmaster.control.notes.task_notes import JobNotes, SilenceNotes, UntilNo
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.dataclass import dataclass, field
 from trainmaster.db import Change, Lease, Note, Progress
-from trainmaster.db.leases import RENEW_S
+from trainmaster.db.leases import LEASE_S, RENEW_S
 from trainmaster.executors.base import Executor, GangStatus, Phase
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import (
@@ -170,7 +170,7 @@ class Controller:
         self._reached: dict[str, str] = {}
         self._wanted: EndReason | None = None
         self._why_wanted = ""
-        self._renewed_at = self._forecast_at = self.clock()
+        self._renewed_at = self._forecast_at = self._turned_at = self.clock()
         self._ahead_s = self.wall() - self._renewed_at
         self._read_at = self._stored_at = self._asked_at = self._machines_at = self._saving_at = 0.0
         self._left_s = math.inf
@@ -217,7 +217,7 @@ class Controller:
             if self.silence is not None:
                 turn.changes += self.silence.look(self.run_state, self.jobs.pending, now)
             turn.changes += self._clock_notes(now)
-            turn.changes += self._waits(now)
+            turn.changes += self._undriven(now) + self._waits(now)
             turn.changes += self._forecasts(now)
             turn.changes += told
             if turn.changes:
@@ -342,6 +342,17 @@ class Controller:
         if self.run_state.state is not State.DONE:
             place = self.run_state.awaited_approval() or self.executor.queue_place()
         return self.run_state.queue_wait.look(place, now, works=bool(self.run_state.live_tasks()))
+
+    def _undriven(self, now: float) -> list[Change]:
+        """What passed with neither a turn nor members at work, so that others take nobody to drive it."""
+        before, self._turned_at = self._turned_at, now
+        if now - before < LEASE_S or self.run_state.state is State.DONE:
+            return []
+        began = [self._id(task) for task in self.run_state.live_tasks() if task.attempt]
+        seen = [each for each in self.executor.observe(began) if each.started_at is not None]
+        ahead_s = self.wall() - now
+        worked = [now if each.ended_at is None else each.ended_at - ahead_s for each in seen]
+        return self.run_state.queue_wait.undriven(now - max([before, *worked]))
 
     def _clock_notes(self, now: float) -> list[Note]:
         """Whether what others see of the time was set meanwhile."""
