@@ -138,6 +138,16 @@ def test_epochs_are_so_many_steps_where_both_lengths_are_known(tmp_path, keys, u
     assert steady.step_time_s == pytest.approx(0.1 if unit == "step" else 2.0)
 
 
+def test_epochs_are_so_many_steps_where_the_script_prints_how_many_there_are(tmp_path):
+    progress, say = start(tmp_path, steps=160)
+    for epoch in (1, 2, 3, 4):
+        say(f"Epoch {epoch}/8 loss 0.5")
+        progress.update(2.0 * epoch)
+    assert progress.trace.unit == "step"
+    assert progress.trace.steady().step_time_s == pytest.approx(0.1)
+    assert progress.total_steps == 160
+
+
 def test_what_was_written_before_it_was_followed_says_nothing_of_its_speed(tmp_path):
     """A node's log of a minute comes within a second: 120 steps, of a script that makes two a second."""
     progress, say = start(tmp_path, is_behind=True, steps=1000)

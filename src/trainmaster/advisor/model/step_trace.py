@@ -142,6 +142,11 @@ class StepTrace:
         """Number of the newest epoch; None if none was seen."""
         return self._counter.epoch
 
+    def learn_epochs(self, steps: float, epochs: float) -> None:
+        """So many steps are so many epochs, where that was not known; before the first observation."""
+        if self._counter.steps_per_epoch is None and epochs > 0:
+            self._counter.steps_per_epoch = steps / epochs
+
     @property
     def unit(self) -> str:
         """What its steps are, see `StepCounter.unit`."""

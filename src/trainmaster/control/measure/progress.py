@@ -202,6 +202,9 @@ class TaskProgress:
             if self.metric is not None and self.curve is not None:
                 self._draw(row, self.metric, self.curve)
             if self.trace is not None:
+                epochs = self.source.totals.get("epoch", 0)
+                if self._has_length and self.total_steps and "step" not in self.metrics:
+                    self.trace.learn_epochs(self.total_steps, epochs)
                 self.trace.add(now, row.get("step"), row.get("examples"), self._epoch(row))
             self._learn_totals(row)
         if rows:

@@ -38,6 +38,10 @@ NO_LENGTH: Final = (
     "`step 1/800`, or run it to its end"
 )
 NOT_MEASURED: Final = "nothing was measured before (`trainmaster quote` does so, or says what that costs)"
+EPOCHS_FOR_STEPS: Final = (
+    "its script shows epochs, and how many steps each has is not known: each is taken for a step, so it may "
+    "take far less; let it print `step 1/800` or `Epoch 1/8`, or give `epochs` with `examples` and `batch`"
+)
 NO_END: Final = "it is a service, and has no end: `trainmaster run` says what it costs per hour"
 
 
@@ -122,6 +126,13 @@ def why_no_length(experiment: Experiment, known: Knowledge | None = None) -> str
         return f"{NO_LENGTH}; {_MEASURE}{_asked_for(experiment)}" if known is None else NO_LENGTH
     seen = [m.point.step_time_s for m in known.seen if m.point is not None and m.point.step_time_s]
     return f"{NO_LENGTH} (a step takes {median(seen):.3g} s)" if seen else NO_LENGTH
+
+
+def counts_epochs(experiment: Experiment, known: Knowledge) -> bool:
+    """Whether a step of its recipe is taken for an epoch of its script, as no more is known of either."""
+    seen = [each for each in known.seen if each.point is not None]
+    is_open = known.duration_s is None and bool(experiment.builtin_values().get("steps"))
+    return is_open and bool(seen) and all(each.unit == "epoch" for each in seen)
 
 
 def _asked_for(experiment: Experiment) -> str:
@@ -296,6 +307,8 @@ class JobKnowledge:
                 self.notes.append(f"{name}: {_elsewhere(known)}")
             if name in self._lent:
                 self.notes.append(f"{name}: it was not seen to its end: other versions say how long it is")
+            if counts_epochs(recipe.experiments[name], known):
+                self.notes.append(f"{name}: {EPOCHS_FOR_STEPS}")
             if known.held > HELD:
                 self.notes.append(f"{name}: {_held(known)}: the interval is as much wider")
         for name in [*found]:

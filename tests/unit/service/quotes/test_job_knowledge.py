@@ -18,7 +18,13 @@ from trainmaster.providers import Catalogue
 from trainmaster.service import Service
 from trainmaster.service.quotes.fingerprint import Fingerprint
 from trainmaster.service.quotes.history import History, new_row
-from trainmaster.service.quotes.job_knowledge import JobKnowledge, _helps_again, is_quiet, why_no_length
+from trainmaster.service.quotes.job_knowledge import (
+    JobKnowledge,
+    _helps_again,
+    counts_epochs,
+    is_quiet,
+    why_no_length,
+)
 from trainmaster.service.quotes.profiling import Profiler
 from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.service.quotes.quote_service import Quoter
@@ -82,6 +88,21 @@ def test_a_gang_that_was_never_measured_is_led_to_that_and_told_the_length_of_it
     assert "no length: set `steps`" in why
     assert "`trainmaster quote` measures it" in why
     assert why.endswith(asked)
+
+
+@pytest.mark.parametrize(
+    ("seen", "steps", "is_told"),
+    [
+        (replace(CALM, unit="epoch"), 1200, True),
+        (CALM, 1200, False),
+        (replace(CALM, unit="epoch"), None, False),
+        (replace(CALM, unit="epoch", duration_s=9.0), 1200, False),
+    ],
+)
+def test_an_epoch_that_is_taken_for_a_step_is_told_until_a_run_has_come_to_its_end(seen, steps, is_told):
+    known = Knowledge.of([seen], [], {"local": Device("", 2.0, "local")}, {})
+    experiment = Experiment.model_validate({"name": "main", "command": "python a.py", "steps": steps})
+    assert counts_epochs(experiment, known) is is_told
 
 
 def test_what_was_measured_of_all_experiments_is_read_once(monkeypatch):
