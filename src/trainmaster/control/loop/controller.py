@@ -344,7 +344,7 @@ class Controller:
         return self.run_state.queue_wait.look(place, now, works=bool(self.run_state.live_tasks()))
 
     def _undriven(self, now: float) -> list[Change]:
-        """What passed with neither a turn nor members at work: the process was stopped, or the machine slept."""
+        """What passed with neither a turn nor members at work: the process was stopped, say."""
         before, self._turned_at = self._turned_at, now
         if now - before < LEASE_S or self.run_state.state is State.DONE:
             return []
