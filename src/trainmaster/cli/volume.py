@@ -190,7 +190,7 @@ def rm(
     as_json: AsJson = False,
 ) -> None:
     """Remove a version; without a version the whole volume. Chunks of a version are freed by `gc`."""
-    client = open_client(makes=False)
+    client = open_client()  # whose runs are asked whether they need it
     if is_version := volume_address(volume).version is not None:
         what, hint = volume, "`--yes` agrees."
     else:  # without `whole` this removes nothing
