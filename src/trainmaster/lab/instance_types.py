@@ -160,9 +160,9 @@ class SizeScale:
             UsageError: a factor is not a positive number.
 
         >>> SizeScale.of_machine(cores=2)
-        Scale(cpu=0.125, memory=0.125, network=0.125)
+        SizeScale(cpu=0.125, memory=0.125, network=0.125)
         >>> SizeScale.of_machine(0.25, cpu=0.5)
-        Scale(cpu=0.5, memory=0.25, network=0.25)
+        SizeScale(cpu=0.5, memory=0.25, network=0.25)
         """
         for name, value in (
             ("--scale", factor),
