@@ -117,7 +117,7 @@ def quote(
         made: Quote = watched(client.quote_recipe(found, options), tell)
         return made
 
-    from trainmaster.service.quotes.measuring_runs import types_to_measure
+    from trainmaster.service.quotes.measuring_runs import is_point, types_to_measure
     from trainmaster.spec.errors import MeasurementNeeded
 
     try:
@@ -129,7 +129,7 @@ def quote(
     else:
         types = types_to_measure(made.as_dict())
         # A script takes the quote that there is, if only points would narrow it.
-        asks = not as_json or not all(each.get("processes") for each in types.values())
+        asks = not as_json or not all(is_point(each) for each in types.values())
         if measure is not False and _measured(client, recipe, read, types, agrees=measure, asks=asks):
             options = replace(options, fresh=False)
             made = ask()

@@ -314,7 +314,7 @@ def show(request: Request, name: str, state: State, caller: Reader) -> Response:
         "words": measuring_runs_offered(runs),
         "max_usd": sum(each.cap_usd for each in runs),
         "of_steps": any(each.seconds < MEASURED_S for each in runs),
-        "narrows": all(each.workers for each in runs),
+        "narrows": all(each.narrows for each in runs),
     }
     template = "quote_part.html" if is_part(request) else "quote.html"
     return page(

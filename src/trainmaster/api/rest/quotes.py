@@ -171,7 +171,8 @@ def show_measuring(quote: str, state: State, caller: Reader) -> list[dict[str, A
 
     For Scala-Opt each rents one worker of a type and one parameter server, for two minutes of training. For a
     job of a team of which nothing is known: one worker of the cheapest type that will do, for a minute.
-    A point that would narrow a quote has its number of `workers`, too; others have 0.
+    A gang that needs all of its workers, and a point that would narrow a quote (`narrows`), have their number
+    of `workers`, too; others have 0.
     """
     every = state.quotes.measuring_runs(caller, quote)
     return [asdict(each) for each in every]

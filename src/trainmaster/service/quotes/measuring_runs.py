@@ -30,7 +30,8 @@ class MeasuringRun:
         experiment: that is measured. instance: the worker's type.
         overrides: what makes it of the recipe, as for ``--set``.
         usd: that it is expected to cost. cap_usd: that it costs at most.
-        seconds: that it trains. workers: of a point; 0: it is the smallest cluster.
+        seconds: that it trains. workers: of a gang that needs all of them, or of a point; 0: one.
+        narrows: it is a point of a job that has a quote.
     """
 
     experiment: str
@@ -40,6 +41,7 @@ class MeasuringRun:
     cap_usd: float
     seconds: float = MEASURED_S
     workers: int = 0
+    narrows: bool = False
 
     @property
     def words(self) -> str:
@@ -61,10 +63,19 @@ def types_to_measure(quote: Mapping[str, Any]) -> dict[str, Any]:
     return {name: one["types"] for name, one in quote["experiments"].items() if one.get("types")}
 
 
+def is_point(types: Mapping[str, Any]) -> bool:
+    """Whether what is to be measured of an experiment would make a quote that there is narrower.
+
+    >>> is_point({"processes": 2, "seconds": 70.0}), is_point({"processes": 2})
+    (True, False)
+    """
+    return "seconds" in types
+
+
 def measuring_runs(recipe: Recipe, types: Mapping[str, Any]) -> list[MeasuringRun]:
     """The smallest clusters of types that are to be measured, and points; none if all is known.
 
-    Points are left out whose caps come to more than ``budget.total``.
+    Points and gangs are left out whose caps come to more than ``budget.total``.
 
     Args:
         recipe: that is quoted; where machines cost nothing, none are.
@@ -125,7 +136,8 @@ def _runs_of(recipe: Recipe, experiment: str, types: Mapping[str, Any]) -> list[
         }
         changes = tuple(f"{key}={json.dumps(value)}" for key, value in own.items())
         usd = usd_per_s * (seconds + _STARTS_S)
-        runs.append(MeasuringRun(experiment, instance, changes, usd, cap_usd, seconds, workers))
+        narrows = is_point(types)
+        runs.append(MeasuringRun(experiment, instance, changes, usd, cap_usd, seconds, workers, narrows))
     return runs
 
 
