@@ -131,7 +131,7 @@ def why_no_length(experiment: Experiment, known: Knowledge | None = None) -> str
 def counts_epochs(experiment: Experiment, known: Knowledge) -> bool:
     """Whether a step of its recipe is taken for an epoch of its script, as no more is known of either."""
     seen = [each for each in known.seen if each.point is not None]
-    is_open = known.duration_s is None and bool(experiment.builtin_values().get("steps"))
+    is_open = known.duration_s is None and experiment.steps is not None
     return is_open and bool(seen) and all(each.unit == "epoch" for each in seen)
 
 
