@@ -156,6 +156,7 @@ class JobKnowledge:
         notes: what a quote has to say of where this is from.
         plays: by experiment that was asked for, see `History`.
         has_measured: whether something was measured.
+        fingerprints: exact ones by experiment, as far as it was asked for.
     """
 
     def __init__(
@@ -172,7 +173,7 @@ class JobKnowledge:
         self.notes: list[str] = []
         self.has_measured = False
         self.plays: dict[str, tuple[tuple[float, ...], ...]] = {}
-        self._fingerprints: dict[str, str] = {}
+        self.fingerprints: dict[str, str] = {}
         self._lent: set[str] = set()
 
     def interrupt(self) -> bool:
@@ -195,7 +196,7 @@ class JobKnowledge:
             return {}
         load = HomeLoad.now().of(offer.provider for offer in builder.catalogue)
         histories = self._service.measurements(recipe, load)
-        self._fingerprints |= {name: each.fingerprint.exact for name, each in histories.items()}
+        self.fingerprints |= {name: each.fingerprint.exact for name, each in histories.items()}
         self._lent |= {name for name in wanted if name in histories and histories[name].has_lent_length}
         found = {
             name: self._of_history(recipe.experiments[name], histories[name], builder)
@@ -277,7 +278,7 @@ class JobKnowledge:
                 found[name] = known
                 self._tell(f"{name}: {many} of earlier runs used (--fresh measures again)")
             for name in names if self._measures else ():
-                key = self._fingerprints.get(name, "")
+                key = self.fingerprints.get(name, "")
                 why = unmeasured.why(stepless_key(key, recipe.experiments[name]))
                 if why and name not in found:  # else a run has shown some since
                     missing[name] = why

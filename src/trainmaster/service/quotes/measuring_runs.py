@@ -63,6 +63,25 @@ def types_to_measure(quote: Mapping[str, Any]) -> dict[str, Any]:
     return {name: one["types"] for name, one in quote["experiments"].items() if one.get("types")}
 
 
+def of_each_job(types: Mapping[str, Any], jobs: Mapping[str, str]) -> dict[str, Any]:
+    """Without what the measurement of another experiment shows, too: the same job on the same machines.
+
+    Args:
+        types: by experiment, as `measuring_runs` takes them.
+        jobs: exact fingerprints, by experiment, of those that have one.
+
+    >>> of_each_job({"a": {"workers": ["x"]}, "b": {"workers": ["x"]}}, {"a": "1", "b": "1"})
+    {'a': {'workers': ['x']}}
+    >>> [*of_each_job({"a": {"workers": ["x"]}, "b": {"workers": ["y"]}}, {"a": "1", "b": "1"})]
+    ['a', 'b']
+    """
+    found: dict[str, Any] = {}
+    for name, each in types.items():
+        if not any(each == other and jobs.get(name, name) == jobs.get(a, a) for a, other in found.items()):
+            found[name] = each
+    return found
+
+
 def is_point(types: Mapping[str, Any]) -> bool:
     """Whether what is to be measured of an experiment would make a quote that there is narrower.
 

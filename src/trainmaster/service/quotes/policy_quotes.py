@@ -10,11 +10,12 @@ from trainmaster.providers import Catalogue
 from trainmaster.providers.offer import Extras
 from trainmaster.service.quotes.candidate_offers import CandidateOffers, measured_for, own_arch
 from trainmaster.service.quotes.home_load import HomeLoad
+from trainmaster.service.quotes.measuring_runs import of_each_job
 from trainmaster.service.quotes.own_points import OwnPoints, with_shipped
 from trainmaster.service.quotes.quote_options import QuoteOptions, types_in
 from trainmaster.service.quotes.worker_counts import quoted_workload
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import MeasurementNeeded, UsageError
 
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote
@@ -64,7 +65,7 @@ def by_policy(
         cost_weight=recipe.objective.cost if recipe.objective.time else 0.0,
     )
     workloads = [quoted_workload(recipe, each, options) for each in recipe.experiments.values()]
-    history = {}
+    history, jobs = {}, {}
     if options.policy == "lookup" and options.measurements is not None:
         own = OwnPoints.read(options.measurements, recipe, with_shipped(catalogue), may_fail=True)
         history = dict(own.measurements)
@@ -74,4 +75,9 @@ def by_policy(
             load = HomeLoad.now().of(offer.provider for offer in catalogue)
             known = service.measurements(recipe, load)
             history = {name: measured_for(each.same, catalogue) for name, each in known.items()}
-    return policy_quote(options.policy, workloads, given, history)
+            jobs = {name: each.fingerprint.exact for name, each in known.items()}
+    try:
+        return policy_quote(options.policy, workloads, given, history)
+    except MeasurementNeeded as error:
+        error.types = of_each_job(error.types, jobs)
+        raise

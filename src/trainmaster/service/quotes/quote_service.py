@@ -253,16 +253,19 @@ class Quoter:
             and not names.get(name, "").startswith(NO_LENGTH)
             and not any(data.experiment for data in each.data.values())
         ]
+        if not alone:
+            return {}
+        from trainmaster.service.quotes.measuring_runs import of_each_job
+        from trainmaster.service.quotes.unmeasured_cluster import UnmeasuredCluster
+
         market, wanted = self._market(recipe, catalogue, options), dict[str, Any]()
-        if alone:
-            from trainmaster.service.quotes.unmeasured_cluster import UnmeasuredCluster
         for name in alone:
             if name in points:
                 wanted[name] = points[name] | {"provider": recipe.provider}
                 continue
             cluster = UnmeasuredCluster.of(recipe, recipe.experiments[name], market, options)
             wanted[name] = cluster.to_measure(recipe.provider)
-        return wanted
+        return of_each_job(wanted, self._jobs.fingerprints)
 
     def estimate(
         self, recipe: Recipe, environ: Mapping[str, str], options: QuoteOptions | None = None

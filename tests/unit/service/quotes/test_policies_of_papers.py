@@ -299,6 +299,16 @@ def test_every_experiment_that_lacks_traffic_is_measured_with_one_task(service):
         assert service.measurements(small)[one.name].fingerprint == before[one.name].fingerprint
 
 
+def test_the_traffic_of_equal_experiments_is_measured_once(service):
+    path_of(service).write_text(RECIPE + "  more:" + RECIPE.partition("  train:")[2])
+    recipe = read_recipe(path_of(service), overrides=["objective=scala-opt"])
+    offers = candidate_offers_of(recipe, service, ENVIRON, datetime.now(UTC).date())
+    asked = recipe, ENVIRON, QuoteOptions(worker_types="c4.xlarge")
+    with pytest.raises(BandwidthUnknown) as caught:
+        Quoter(service, lambda _: None, None, offers).quote(*asked)
+    assert [run.experiment for run in measuring_runs(recipe, caught.value.types)] == ["train"]
+
+
 def test_the_newest_measurement_with_the_fewest_workers_is_the_traffic_of_a_type():
     many = [seen("a", 50.0, workers=4, at=9.0), seen("a", 100.0), seen("A", 80.0, at=2.0), seen("local", 1.0)]
     assert traffic_mbps(many) == {"a": pytest.approx(80.0)}

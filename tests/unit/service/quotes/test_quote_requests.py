@@ -146,6 +146,16 @@ def test_a_gang_without_a_length_is_measured_with_all_its_workers_within_the_bud
         assert f"experiments.main.distributed.workers={workers}" in run.overrides
 
 
+@pytest.mark.parametrize(("command", "measured"), [("train", ["main"]), ("other", ["main", "again"])])
+def test_equal_gangs_of_a_recipe_are_measured_once(service, command, measured):
+    quotes = requests(service)
+    head, gang = RENTED.replace("    steps: 1000\n", "").split("  main:\n")
+    text = f"{head}  main:\n{gang}  again:\n    after: main\n{gang.replace('train', command)}"
+    asked = quotes.send(RED, QUOTE, QuoteAsk(text, catalogue="fc2-2018"))["id"]
+    work_once(service, quotes)
+    assert [run.experiment for run in quotes.measuring_runs(RED, asked)] == measured
+
+
 def test_code_that_was_not_sent_cannot_be_measured_and_a_quote_needs_none(service, monkeypatch):
     monkeypatch.setattr(Submissions, "is_shared", lambda *_: False)
     quotes = requests(service)
