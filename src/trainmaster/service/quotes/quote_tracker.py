@@ -554,7 +554,7 @@ class QuoteTracker:
             if caveat := experiment.until_caveat:
                 score = f"; {caveat}{score}"
         if run_state.queue_wait.waited_s(now):
-            score = f"; what it waits for other runs is not counted{score}"
+            score = f"; what it waits for other runs, people or a driver is not counted{score}"
         if found.kind == "estimate":
             many = "1 measurement" if found.measurements == 1 else f"{found.measurements} measurements"
             return [Note(f"estimate: {told(found.time_s)}, from {many} of {self._known.sources()}{score}")]

@@ -461,6 +461,13 @@ def test_nothing_is_bound_while_it_waits_for_slots(tmp_path):
     assert [line.split(":")[0] for line in world.look(90)] == ["estimate"]
 
 
+def test_a_quote_after_any_wait_says_what_of_it_is_not_counted(tmp_path):
+    world = World(tmp_path, steps=400)
+    world.run_state.queue_wait.undriven(20.0)
+    (line,) = world.look(150, step_s=0.5)
+    assert "; what it waits for other runs, people or a driver is not counted" in line
+
+
 def test_a_run_that_was_ended_by_hand_before_is_not_said_to_be_judged(tmp_path):
     world = World(tmp_path, steps=400)
     world.database.by_hand = True
