@@ -23,6 +23,15 @@ def boot_s() -> float:
     return time.clock_gettime(_BOOT_CLOCK)
 
 
+def slept_s() -> float:
+    """Seconds that this machine has been suspended, from a moment that stays the same; 0 where none tells it.
+
+    >>> 0 <= slept_s() - slept_s() + 0.1 < 0.2
+    True
+    """
+    return boot_s() - time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
 _OFFSET_S: Final = time.time() - boot_s()
 
 

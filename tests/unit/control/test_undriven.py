@@ -16,7 +16,7 @@ from trainmaster.spec.states import State
 AHEAD = 1_000_000.0
 
 
-def driven(*gangs: GangStatus) -> Controller:
+def driven(*gangs: GangStatus, **more: Any) -> Controller:
     """A run whose newest turn was at 100 s, and what is then found of its tasks."""
     tasks = [SimpleNamespace(experiment="main", number=n, attempt=1) for n in range(len(gangs))]
     run_state: Any = SimpleNamespace(
@@ -31,6 +31,8 @@ def driven(*gangs: GangStatus) -> Controller:
         policies={},
         clock=lambda: 100.0,
         wall=lambda: 100.0 + AHEAD,
+        slept=lambda: 7.0,
+        **more,
     )
 
 
@@ -56,3 +58,27 @@ def test_what_neither_a_driver_nor_members_did_counts_apart(gangs, apart_s):
     controller._undriven(160.0)
     assert controller.run_state.queue_wait.waited_s(160.0) == pytest.approx(apart_s)
     assert controller._undriven(165.0) == [], "turns are some seconds apart"
+
+
+@pytest.mark.parametrize(
+    ("gangs", "elsewhere", "apart_s"),
+    [
+        ([gang()], {}, 50.0),
+        ([gang(ended_at=155.0)], {}, 50.0),
+        ([gang(ended_at=105.0)], {}, 55.0),
+        ([gang()], {"machines": SimpleNamespace()}, 0.0),
+    ],
+    ids=["at work", "ended after it", "ended before it", "at work elsewhere"],
+)
+def test_what_this_machine_slept_counts_apart_where_its_tasks_slept_as_well(gangs, elsewhere, apart_s):
+    controller = driven(*gangs, **elsewhere)
+    controller.wall, controller.slept = lambda: 160.0 + AHEAD, lambda: 57.0
+    controller._undriven(160.0)
+    assert controller.run_state.queue_wait.waited_s(160.0) == pytest.approx(apart_s)
+
+
+def test_a_sleep_counts_once():
+    controller = driven(gang())
+    controller.slept = lambda: 57.0
+    assert controller._undriven(160.0)
+    assert controller._undriven(200.0) == []

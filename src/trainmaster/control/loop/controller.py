@@ -30,7 +30,7 @@ from trainmaster.dataclass import dataclass, field
 from trainmaster.db import Change, Lease, Note, Progress
 from trainmaster.db.leases import LEASE_S, RENEW_S
 from trainmaster.executors.base import Executor, GangStatus, Phase
-from trainmaster.spec.clocks import steady_s
+from trainmaster.spec.clocks import slept_s, steady_s
 from trainmaster.spec.errors import (
     InterruptedByUser,
     LeaseLostError,
@@ -120,6 +120,7 @@ class Controller:
         services: look after the experiments that serve; needed where there is one.
         clock: gives Unix seconds that never jump.
         wall: gives Unix seconds as other processes have them, for what they read.
+        slept: gives seconds that this machine has been suspended.
         pace: how often it looks.
         leaves: says whether another driver goes on from now on; asked while nothing of ours is under way.
 
@@ -146,6 +147,7 @@ class Controller:
     services: Services | None = None
     clock: Callable[[], float] = steady_s
     wall: Callable[[], float] = time.time
+    slept: Callable[[], float] = slept_s
     pace: LoopIntervals = USUAL_PACE
     leaves: Callable[[], bool] | None = None
     interrupts: int = field(default=0, init=False)
@@ -171,7 +173,7 @@ class Controller:
         self._wanted: EndReason | None = None
         self._why_wanted = ""
         self._renewed_at = self._forecast_at = self._turned_at = self.clock()
-        self._ahead_s = self.wall() - self._renewed_at
+        self._ahead_s, self._slept_s = self.wall() - self._renewed_at, self.slept()
         self._read_at = self._stored_at = self._asked_at = self._machines_at = self._saving_at = 0.0
         self._left_s = math.inf
         self._leaves_at = -math.inf
@@ -346,13 +348,17 @@ class Controller:
     def _undriven(self, now: float) -> list[Change]:
         """What passed with neither a turn nor members at work: the process was stopped, say."""
         before, self._turned_at = self._turned_at, now
+        before_s, self._slept_s = self._slept_s, self.slept()
         if now - before < LEASE_S or self.run_state.state is State.DONE:
             return []
         began = [self._id(task) for task in self.run_state.live_tasks() if task.attempt]
         seen = [each for each in self.executor.observe(began) if each.started_at is not None]
         ahead_s = self.wall() - now
         worked = [now if each.ended_at is None else each.ended_at - ahead_s for each in seen]
-        return self.run_state.queue_wait.undriven(now - max([before, *worked]))
+        apart_s = now - max([before, *worked])
+        if isinstance(self.machines, OwnMachine):  # its members slept as well; others went on
+            apart_s = max(apart_s, self._slept_s - before_s)
+        return self.run_state.queue_wait.undriven(apart_s)
 
     def _clock_notes(self, now: float) -> list[Note]:
         """Whether what others see of the time was set meanwhile."""
