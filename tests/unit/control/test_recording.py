@@ -22,7 +22,7 @@ from trainmaster.control.measure.progress import TaskProgress
 from trainmaster.control.task.layout import AttemptPlace
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
 from trainmaster.executors.telemetry.member_metrics import MemberMetrics
-from trainmaster.executors.telemetry.usage import Usage
+from trainmaster.executors.telemetry.usage import SAMPLES_FILE, Usage
 from trainmaster.spec import read_recipe
 from trainmaster.spec.states import State
 
@@ -285,3 +285,31 @@ def test_steps_in_bursts_leave_a_doubt_that_a_quote_can_be_made_of(bench):
     place = bench.place(0).directory
     found = measurement_of(experiment, trace, place, started_at=BEGAN, ended_at=at, now=at, cores=2)
     assert 0.5 < found.step_spread < 3.0
+
+
+@pytest.mark.parametrize(
+    ("offer", "nodes", "held"),
+    [("local", 1, 0.5), ("host", 1, 0.5), ("host", 2, 0.0), ("m4.large", 1, 0.0)],
+)
+def test_own_hosts_have_others_on_them_as_this_machine_has(bench, offer, nodes, held):
+    """A quote that was bound beside other work on a host was as narrow as if the host were quiet."""
+    experiment, place = bench.recipe.experiments["main"], bench.place(0).directory
+    looks = [
+        {
+            "member": "worker-0",
+            "seconds": at,
+            "cpu_seconds": at,
+            "peak_rss_bytes": 1,
+            "cpu_wait_seconds": at / 2,
+        }
+        | {"machine_cpu_seconds": 2 * at, "stolen_seconds": 0.0}
+        for at in (1.0, 10.0)
+    ]
+    place.mkdir(parents=True, exist_ok=True)
+    (place / SAMPLES_FILE).write_text("".join(f"{json.dumps(each)}\n" for each in looks))
+    now = BEGAN + 10.0
+    found = measurement_of(
+        experiment, None, place, started_at=BEGAN, ended_at=now, now=now, cores=1, offer=offer, nodes=nodes
+    )
+    assert found.held == pytest.approx(held, abs=0.01)
+    assert (found.step_spread > 0.1) == (held > 0.0), "its interval is as much wider"

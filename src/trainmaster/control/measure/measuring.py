@@ -13,6 +13,7 @@ from trainmaster.advisor.model.measurement import Measurement, ObservedCurve, Po
 from trainmaster.control.task.gangs import member_names
 from trainmaster.dataclass import dataclass
 from trainmaster.executors.telemetry.usage import Usage, read_usage
+from trainmaster.providers.capabilities import HOST
 from trainmaster.spec import Experiment, Strategy
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def measurement_of(
         workers = [each.usage for name, each in steady.items() if name.startswith("worker-")] or workers
         latency_ms = 0.0 if nodes == 1 else _latency_ms(usage.values())
         point = _point(experiment, found, steady, cores, offer, nodes, latency_ms)
-    held = held_share(list(counted), cores, is_here=offer == "local")
+    held = held_share(list(counted), cores, is_here=offer in ("local", HOST) and nodes == 1)
     return Measurement(
         point,
         startup_s=trace.startup_s(started_at) if trace is not None and point is not None else 0.0,
@@ -162,8 +163,8 @@ def held_share(members: Sequence[Usage], cores: int, *, is_here: bool) -> float 
     Args:
         members: what each has used, and its machine, in the same time.
         cores: of one machine.
-        is_here: they are all on one machine, whose processors are all that its kernel counts; on rented ones
-            only what the hypervisor takes is known.
+        is_here: they are all on one machine, which others may use, too, and whose processors are all that its
+            kernel counts; on rented ones only what the hypervisor takes is known.
     """
     told = [each for each in members if each.seconds >= _LOOK_S / 2 and each.machine_cpu_seconds is not None]
     if not told or cores < 1:
