@@ -48,6 +48,7 @@ from trainmaster.service.teams.team_volumes import TeamVolumes
 from trainmaster.service.uploads.code_uploads import CodeUploads
 from trainmaster.service.uploads.git_code import GitCode
 from trainmaster.service.users.caller import Caller
+from trainmaster.spec import Recipe
 from trainmaster.spec.configuration import configured_rows
 from trainmaster.spec.errors import TrainmasterError, UsageError, fails_as
 from trainmaster.spec.model_reference import ModelReference
@@ -303,19 +304,24 @@ def estimate(request: Request, state: State, caller: Submitter, form: Filled) ->
     except TrainmasterError:  # said where the recipe is
         return Response(status_code=204)
     try:
-        service = state.service.of_team(caller.team or None)
-        recipe = with_versions(service, recipe)
-        seen = PlaceTable(service, recipe, state.environ, QuoteOptions(keep_s=form.keep_s))
-        settled = settled_place(service, recipe, state.environ, lambda _: None, seen, state.places)
-        if settled.budget is not None and settled.budget.total_usd is not None:
-            plans_of(service, with_fewest(settled), state.environ)  # a cap that pays for no start is refused
-        if len(parts_by_place(settled)) > 1:
-            made = quote_in_places(settled, seen, state.places)
-        else:
-            made = seen.quote_of(settled, seen.quote_settled)
+        with state.submissions.processor_limit(caller):
+            made = _estimated(state, caller, recipe, form.keep_s)
     except TrainmasterError as error:  # what it starts from, and its place: nothing else has looked at them
         why = mistakes_of(error, caller)
     return page(request, "estimate.html", made=made, why=why, cap=form.budget)
+
+
+def _estimated(state: ServerState, caller: Caller, recipe: Recipe, keep_s: float) -> Quote:
+    """What is known of a recipe."""
+    service = state.service.of_team(caller.team or None)
+    recipe = with_versions(service, recipe)
+    seen = PlaceTable(service, recipe, state.environ, QuoteOptions(keep_s=keep_s))
+    settled = settled_place(service, recipe, state.environ, lambda _: None, seen, state.places)
+    if settled.budget is not None and settled.budget.total_usd is not None:
+        plans_of(service, with_fewest(settled), state.environ)  # a cap that pays for no start is refused
+    if len(parts_by_place(settled)) > 1:
+        return quote_in_places(settled, seen, state.places)
+    return seen.quote_of(settled, seen.quote_settled)
 
 
 @router.post("/new/dry-run")

@@ -11,6 +11,7 @@ from trainmaster.advisor.market.hourly_cost import ancestors, least_cap, most_at
 from trainmaster.advisor.quote.choosing import QuoteLimits
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.advisor.quote.quoting import make_quote
+from trainmaster.spec.clocks import TooMuchWorkError, processor_limit
 from trainmaster.spec.hardware import Hardware
 
 V100, T4 = offer("p3.2xlarge", 3.06), offer("t4", 0.5, gpu="T4")
@@ -109,3 +110,12 @@ def test_what_is_too_late_is_not_said_to_be_too_dear():
         make_quote(two(most=1), market(cheap, dear), QuoteLimits(usd_per_hour=0.3, deadline_s=1.0))
     assert "deadline" in str(caught.value)
     assert "at the same time" not in str(caught.value)
+
+
+def test_a_graph_whose_price_takes_for_ever_ends_where_there_is_a_limit():
+    """Each of one row waits for all but one of the other: too many sets of them may be side by side."""
+    names = [f"{row}{n}" for row in "ab" for n in range(60)]
+    after = {f"b{n}": [f"a{m}" for m in range(60) if m != n] for n in range(60)}
+    before = ancestors({name: after.get(name, []) for name in names})
+    with pytest.raises(TooMuchWorkError), processor_limit(0.05, "Write less."):
+        most_at_once(dict.fromkeys(names, 1.0), {name: [name] for name in names}, before)

@@ -22,6 +22,7 @@ from trainmaster.advisor.model.shapes import Floats
 from trainmaster.dataclass import dataclass
 from trainmaster.providers import Offer
 from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.spec.clocks import check_processor_limit
 
 #: How often checkpoints are taken where the recipe says nothing.
 CHECKPOINT_EVERY_S: Final = 60.0
@@ -142,6 +143,7 @@ def most_at_once(
     def heaviest(left: Sequence[str]) -> float:
         if not left:
             return 0.0
+        check_processor_limit()
         one, rest = left[0], left[1:]
         beside = [other for other in rest if not follows(one, other) and not follows(other, one)]
         taken = usd_per_hour[one] + heaviest(beside)

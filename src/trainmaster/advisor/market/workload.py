@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from trainmaster.advisor.market.phases import PhaseHistory
 from trainmaster.dataclass import dataclass, field
 from trainmaster.spec import Experiment, Strategy
+from trainmaster.spec.clocks import check_processor_limit
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.hardware import Hardware
 from trainmaster.spec.log_normal import LogNormal
@@ -115,7 +116,9 @@ class Workload:
 
         Raises:
             UsageError: no number of workers can share the global batch evenly.
+            TooMuchWorkError: see `processor_limit`.
         """
+        check_processor_limit()
         lengths = dict(_lengths(experiment, max_workers))
         if not lengths:
             raise UsageError(

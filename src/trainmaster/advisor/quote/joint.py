@@ -15,6 +15,7 @@ from trainmaster.advisor.model.shapes import Floats
 from trainmaster.advisor.quote.choosing import QuoteLimits
 from trainmaster.advisor.quote.quantiles import SURE
 from trainmaster.dataclass import dataclass
+from trainmaster.spec.clocks import check_processor_limit
 
 #: Prices per hour are as exact as floating point is.
 _ROUNDED: Final = 1 + 1e-9
@@ -138,6 +139,7 @@ def plan(
     before = ancestors({name: after.get(name, ()) for name in options})
 
     def whole(taken: Mapping[str, int]) -> JointPlan:
+        check_processor_limit()
         chosen = {name: options[name][row] for name, row in taken.items()}
         load = {name: option.load for name, option in chosen.items()} if shares_machine else None
         chosen, waits_for = (chosen, after) if shares_machine else on_shared_machines(chosen, after)
@@ -199,6 +201,7 @@ def turns(
     group = {name: names for names in sharing for name in names}
     ends: dict[str, float] = {}
     for name in order:
+        check_processor_limit()
         begin = max((ends[each] for each in waits_for[name]), default=0.0)
         there = [each for each in group.get(name, ()) if ends.get(each, 0.0) > begin]
         there.sort(key=ends.__getitem__, reverse=True)
@@ -238,6 +241,7 @@ def on_shared_machines(
     ends: dict[str, Floats] = {}
     first: dict[Hashable, tuple[Floats, Floats | float]] = {}
     for name in TopologicalSorter(waits_for).static_order():
+        check_processor_limit()
         option, begin = (
             chosen[name],
             np.max([ends[a] for a in waits_for[name]] or [0.0 * work_s[name]], axis=0),
@@ -276,6 +280,7 @@ def _needed_usd(chosen: Mapping[str, Option], after: Mapping[str, Sequence[str]]
     begins, ends = schedule({name: option.time_s for name, option in chosen.items()}, after)
     needed: Floats = np.sum([option.cost_usd for option in chosen.values()], axis=0)
     for at in ends.values() if any(np.any(option.end_usd) for option in chosen.values()) else ():
+        check_processor_limit()
         usd = np.zeros_like(at)
         for name, option in chosen.items():
             share = np.clip((at - begins[name]) / np.maximum(option.time_s, 1e-9), 0.0, 1.0)

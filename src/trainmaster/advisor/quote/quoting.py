@@ -40,6 +40,7 @@ from trainmaster.advisor.quote.supply import (
 from trainmaster.advisor.quote.timing import Timing
 from trainmaster.advisor.quote.timing_by_type import TimingByType, predicted_from
 from trainmaster.dataclass import dataclass
+from trainmaster.spec.clocks import check_processor_limit
 
 #: Clusters this near to the front by typical figures are drawn, at most so many.
 _NEAR: Final = 1.02
@@ -110,6 +111,7 @@ class _Asked:
 
     @classmethod
     def of(cls, subject: Subject, market: Supply, limits: QuoteLimits, seed: int) -> _Asked:
+        check_processor_limit()
         workload = subject.workload
         wished = offers_for(workload, market)
         per_node = per_node_of(workload, wished, market)
@@ -216,6 +218,7 @@ class _Asked:
         self, drawn: SampledCandidates, row: int, considered: int, limits: QuoteLimits | None
     ) -> ExperimentQuote:
         """Of one drawn candidate; limits are of this experiment alone, None if others share them."""
+        check_processor_limit()
         one = drawn.candidates[np.array([row])]
         front, rivals = _front(self, drawn), self._rivals(drawn, row, limits)
         timing, known = self.drawing.timing(one), self.subject.knowledge
@@ -279,6 +282,7 @@ def _several(asked: Sequence[_Asked], limits: QuoteLimits, market: Supply) -> Qu
     drawn, options, start = {}, {}, {}
     considered = {}
     for each in asked:
+        check_processor_limit()
         name = each.subject.workload.name
         choice = choose(each.candidates, each.drawing, alone)
         assert choice.best is not None  # without limits everything is feasible

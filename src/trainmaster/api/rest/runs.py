@@ -175,7 +175,9 @@ def dry_run(body: NewRun, state: State, caller: Submitter) -> dict[str, Any]:
 def planned(state: ServerState, caller: Caller, request: RunRequest) -> dict[str, Any]:
     """What a run would do, by what the caller's team knows."""
     service = state.service.of_team(caller.team or None)
-    plan = dry_run_of(service, state.submissions.read(caller, request), state.environ)
+    recipe = state.submissions.read(caller, request)
+    with state.submissions.processor_limit(caller):
+        plan = dry_run_of(service, recipe, state.environ)
     for each in plan["requests"]:
         each.get("parameters", {}).pop("UserData", None)
     return plan

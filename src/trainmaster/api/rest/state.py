@@ -65,6 +65,7 @@ from trainmaster.service.users.rates import Rates
 from trainmaster.service.users.single_sign_on import SingleSignOn
 from trainmaster.service.workflows.triggers import Triggers
 from trainmaster.service.workflows.workflows import Workflows
+from trainmaster.spec.clocks import TooMuchWorkError
 from trainmaster.spec.errors import (
     FullDiskError,
     LeaseLostError,
@@ -104,6 +105,7 @@ _STATUS: Final[tuple[tuple[type[TrainmasterError], int], ...]] = (
     (ModelInUseError, 409),
     (StartTakenError, 409),
     (TooMuchError, 413),
+    (TooMuchWorkError, 422),
     (TeamQuotaError, 507),
     (FullStoreError, 507),
     (FullDiskError, 507),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -25,6 +26,7 @@ from trainmaster.service.teams.team_volumes import is_volume_name, with_team_vol
 from trainmaster.service.uploads.code_uploads import CodeUploads
 from trainmaster.service.users.caller import Caller, ForbiddenError, Wallet
 from trainmaster.spec import Recipe
+from trainmaster.spec.clocks import processor_limit
 from trainmaster.spec.errors import RunError, StoreError, UsageError
 from trainmaster.spec.private_files import make_private
 from trainmaster.spec.recipe_parts import in_place, named_places
@@ -37,6 +39,12 @@ if TYPE_CHECKING:
     from trainmaster.spec import Experiment
 
 MAX_KEY: Final = 255
+#: What a quote may take of a processor, in seconds.
+_PROCESSOR_S: Final = 30.0
+_TOO_MUCH_WORK: Final = (
+    "Write what differs only in values as `parameters` of one experiment, allow fewer numbers of `workers`, "
+    "or ask at home: `trainmaster quote` has no such limit."
+)
 
 
 class KeyUsedError(RunError):
@@ -347,6 +355,13 @@ class Submissions:
 
     def _is_shared_with(self, team: str | None) -> bool:
         return team is not None or not self._is_private or bool(self._access.teams())
+
+    def processor_limit(self, caller: Caller) -> AbstractContextManager[None]:
+        """Within, what is worked out for others than the owner of the home takes so much of a processor.
+
+        See `trainmaster.spec.clocks.processor_limit`.
+        """
+        return processor_limit(_PROCESSOR_S, _TOO_MUCH_WORK) if self.is_shared(caller) else nullcontext()
 
     def may_run_on(self, caller: Caller, provider: str) -> bool:
         """Whether what a caller sends may name a provider."""

@@ -30,6 +30,7 @@ from trainmaster.service.quotes.fingerprint import (
 )
 from trainmaster.service.quotes.home_load import HomeLoad, PastDuration
 from trainmaster.spec import Experiment, Recipe, Strategy
+from trainmaster.spec.clocks import check_processor_limit
 from trainmaster.spec.errors import StoreError, TrainmasterError
 from trainmaster.spec.facts import RunFacts
 from trainmaster.spec.recipe_parts import named_places
@@ -223,6 +224,7 @@ def histories(
     device, code = device_of(home), _code_of(recipe, snapshot)
     found = {}
     for name, experiment in recipe.experiments.items():
+        check_processor_limit()
         key = fingerprint_of(recipe, experiment, code, device)
         rows = database.measurements(key.exact, team)
         others = database.similar_measurements(key.similar, key.exact, team)

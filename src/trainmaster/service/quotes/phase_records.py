@@ -22,6 +22,7 @@ from trainmaster.providers.capabilities import HOST, capabilities_of, measured_n
 from trainmaster.providers.dead_man_switch import RENEWALS
 from trainmaster.service.quotes.home_load import HomeLoad, PastDuration
 from trainmaster.spec import Experiment, Recipe
+from trainmaster.spec.clocks import check_processor_limit
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.frameworks import DEFAULT_ENGINE
 from trainmaster.spec.recipe_parts import named_places
@@ -165,6 +166,7 @@ def _histories(
 ) -> tuple[PhaseHistory, ...]:
     from trainmaster.advisor.market.phases import PhaseHistory
 
+    check_processor_limit()
     parts: list[tuple[str, str, bool | None]] = []
     if experiment.container is not None:
         parts.append(("image", part_hash(experiment.container), None))

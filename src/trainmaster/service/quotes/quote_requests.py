@@ -437,7 +437,8 @@ class QuoteRequests(ServerLoop):
         ask = QuoteAsk(**_asked(row))
         caller = make_caller(row["asked_by"], row["team"] or None, ["read", "run"])
         recipe = self._submissions.read(caller, ask.run_request, is_asked=False)
-        with self._measuring if planner.measures and ask.measure else nullcontext():
+        measuring = self._measuring if planner.measures and ask.measure else nullcontext()
+        with measuring, self._submissions.processor_limit(caller):
             return self._answered(row, ask, planner, recipe)
 
     def _answered(

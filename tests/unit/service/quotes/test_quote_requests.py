@@ -156,6 +156,28 @@ def test_equal_gangs_of_a_recipe_are_measured_once(service, command, measured):
     assert [run.experiment for run in quotes.measuring_runs(RED, asked)] == measured
 
 
+@pytest.mark.parametrize(
+    ("whose", "is_private", "ends"), [(RED, True, True), (OWNER, False, True), (OWNER, True, False)]
+)
+@pytest.mark.parametrize("kind", [QUOTE, PLAN])
+def test_what_takes_too_much_of_a_processor_ends_with_what_to_write_instead(
+    tmp_path, monkeypatch, whose, is_private, ends, kind
+):
+    """Others than the owner have one that all share; who has a server for himself has it all."""
+    home = Home(tmp_path, tmp_path / "cache", f"file://{tmp_path}/store", f"sqlite:///{tmp_path / 'd.db'}")
+    service = Service(home)
+    submissions = Submissions(service, Access(service.database), {}, is_private=is_private)
+    quotes = QuoteRequests(service, submissions, {})
+    monkeypatch.setattr("trainmaster.service.driving.submissions._PROCESSOR_S", 0.0)
+    text = RENTED.replace("workers: 4", "workers: 1..64")
+    asked = quotes.send(whose, kind, QuoteAsk(text, catalogue="fc2-2018", measure=False))["id"]
+    work_once(service, quotes)
+    error = quotes.show(whose, kind, asked)["error"] or {}
+    service.close()
+    assert (error.get("title") == "it takes more than 0 s of a processor here") is ends, error
+    assert ("`parameters` of one experiment" in error.get("hint", "")) is ends
+
+
 def test_code_that_was_not_sent_cannot_be_measured_and_a_quote_needs_none(service, monkeypatch):
     monkeypatch.setattr(Submissions, "is_shared", lambda *_: False)
     quotes = requests(service)
