@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Form, Request, UploadFile
 from fastapi.responses import JSONResponse, Response
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, ValidationError
 
 from trainmaster.advisor.papers.policy_quote import POLICIES
 from trainmaster.api.rest.hidden_places import TYPED
@@ -140,13 +140,29 @@ class NewRunPage(RecipeForm):
         """The fields alone."""
         return RecipeForm(**self.model_dump(include=set(RecipeForm.model_fields)))
 
+    def fields_before(self) -> RecipeForm:
+        """The fields when they and the recipe said the same.
+
+        Raises:
+            UsageError: somebody has changed what the page keeps.
+        """
+        if not self.was:
+            return self.fields()
+        try:
+            return RecipeForm.model_validate_json(self.was)
+        except ValidationError as error:
+            found = error.errors()[0]
+            key = ".".join(["was", *map(str, found["loc"])])
+            what = f"{key}: {found['msg']}"
+            raise UsageError(what, "Load this page again, or leave `was` empty.") from None
+
     def merged(self) -> NewRunPage:
         """With the recipe in which the fields that have changed are written, and the fields that it has now.
 
         Raises:
-            UsageError: the recipe cannot be read, or a field cannot be written into it.
+            UsageError: the recipe or ``was`` cannot be read, or a field cannot be written into it.
         """
-        was = RecipeForm.model_validate_json(self.was) if self.was else self.fields()
+        was = self.fields_before()
         recipe = self.fields().written(self.recipe, was)
         kept = {"digest": self.digest, "most_workers": self.most_workers}
         fields = (RecipeForm.of(recipe) or self.fields()).model_copy(update=kept)
@@ -396,7 +412,7 @@ def _merged(state: ServerState, caller: Caller, form: NewRunPage) -> tuple[NewRu
     Raises:
         UsageError: see `NewRunPage.merged`.
     """
-    was = RecipeForm.model_validate_json(form.was).digest if form.was else ""
+    was = form.fields_before().digest if form.was else ""
     form = form.merged()
     if not form.digest or not _SCRIPT.fullmatch(form.main):
         return form, []

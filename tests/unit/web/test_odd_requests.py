@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import zlib
 from collections.abc import Iterator
 from itertools import cycle
 from urllib.parse import quote
@@ -57,3 +59,26 @@ def test_no_odd_value_of_a_parameter_is_a_mistake_of_the_server(site: Site) -> N
                     mistakes.append((answer.status_code, path, name, value[:20]))
     assert mistakes == []
     assert asked > 400
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        b"[" * 30_000,
+        b"[1e999,0,{}]",
+        b'[0,0,{"1/log":1e999}]',
+        b'[0,0,{"x/log":1}]',
+        b'[0,0,{"":1}]',
+        b"[%d,0,{}]" % 10**30,
+        b'[0,0,{"1/metrics":%d}]' % 10**30,
+    ],
+)
+def test_a_damaged_place_in_a_stream_is_refused(site: Site, place: bytes) -> None:
+    after = base64.urlsafe_b64encode(zlib.compress(place)).decode().rstrip("=")
+    answer = site.browser.get("/api/v1/runs/digits-1/stream", params={"after": after})
+    assert (answer.status_code, "is no place in a stream" in answer.json()["title"]) == (422, True)
+
+
+@pytest.mark.parametrize("path", ["runs/digits-1/events?after=", "models?cursor=digits-1/tune/"])
+def test_a_number_that_no_database_keeps_is_a_mistake_of_who_asks(site: Site, path: str) -> None:
+    assert site.browser.get(f"/api/v1/{path}{'9' * 23}").status_code == 422

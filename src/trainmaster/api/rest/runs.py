@@ -303,7 +303,7 @@ def cancel_many(body: CancelMany, runs: Runs, state: State, caller: Submitter) -
 
 
 @router.get("/runs/{run}/events")
-def events(run: str, runs: Runs, after: int = 0) -> dict[str, Any]:
+def events(run: str, runs: Runs, after: Annotated[int, Query(le=2**63 - 1)] = 0) -> dict[str, Any]:
     """What happened to it, in order: at most a thousand events after an id."""
     return {"events": runs.events(run, after)}
 

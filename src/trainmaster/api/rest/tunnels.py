@@ -164,6 +164,10 @@ async def _quiet(work: Coroutine[Any, Any, None]) -> bool:
     return True
 
 
+#: What comes of JSON that is no size of a terminal.
+_NO_SIZE: Final = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
+
+
 async def _carried(websocket: WebSocket, running: MemberCommand) -> int:
     """Move input and output of a command until it ends; its exit code.
 
@@ -188,7 +192,7 @@ async def _carried(websocket: WebSocket, running: MemberCommand) -> int:
 
     await running.start()
     async with until_first(listen(), tell()) as (listening, telling):
-        if not telling.done() and isinstance(listening.exception(), ValueError | KeyError | TypeError):
+        if not telling.done() and isinstance(listening.exception(), _NO_SIZE):
             raise WebSocketDisconnect(_REFUSED)
         if not telling.done():
             listening.result()

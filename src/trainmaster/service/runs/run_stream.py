@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 PIECE_BYTES: Final = 64 << 10
 #: A cursor of more attempts at once than this is refused, in bytes.
 _MAX_CURSOR: Final = 64 << 10
+#: No database and no file has a larger one.
+_MAX_NUMBER: Final = (1 << 63) - 1
+_KEY: Final = re.compile(r"[0-9]{1,18}/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +75,13 @@ class StreamCursor:
         try:
             packed = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
             event, done, files = json.loads(zlib.decompressobj().decompress(packed, _MAX_CURSOR))
-            return cls(int(event), int(done), {str(key): max(0, int(value)) for key, value in files.items()})
-        except (ValueError, TypeError, AttributeError, zlib.error):
+            found = cls(int(event), int(done), {key: max(0, int(value)) for key, value in files.items()})
+            if max(found.event, found.done, *found.files.values()) > _MAX_NUMBER:
+                raise ValueError
+            if not all(map(_KEY.match, found.files)):
+                raise ValueError
+            return found
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, zlib.error):
             raise UsageError(f"{text[:40]!r} is no place in a stream", "Begin anew without it.") from None
 
 

@@ -415,6 +415,8 @@ class TeamRuns:
             try:
                 of, experiment, task = after.rsplit("/", 2)
                 place = (of, experiment, int(task))
+                if place[2] >= 1 << 63:  # no database keeps it
+                    raise ValueError
             except ValueError:
                 raise UsageError(f"{after!r} is no place in a list of models", "Leave it out.") from None
             self.row(of)
