@@ -31,9 +31,14 @@ def encode(message: Message) -> bytes:
 
 
 class Splitter:
-    """Cuts a stream of bytes into frames."""
+    """Cuts a stream of bytes into frames.
 
-    def __init__(self) -> None:
+    Args:
+        limit_bytes: of a frame, at most; parsed it may take twenty times as much.
+    """
+
+    def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
+        self._limit_bytes = limit_bytes
         self._parts: list[bytes] = []
         self._size_bytes = 0
 
@@ -45,8 +50,8 @@ class Splitter:
         """
         self._size_bytes += len(data)
         if b"\n" not in data:
-            if self._size_bytes > LIMIT_BYTES:
-                raise WireError(f"a frame is longer than {LIMIT_BYTES} bytes")
+            if self._size_bytes > self._limit_bytes:
+                raise WireError(f"a frame is longer than {self._limit_bytes} bytes")
             self._parts.append(data)
             return []
         self._parts.append(data)

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.executors import wire
 from trainmaster.executors.wire import Splitter, WireError, encode
 
 texts = st.text(st.characters())  # lone surrogates too: that is how bytes of other encodings travel
@@ -27,9 +26,8 @@ def test_not_ours(data):
         Splitter().feed(data)
 
 
-def test_endless(monkeypatch):
-    monkeypatch.setattr(wire, "LIMIT_BYTES", 100)
-    splitter = Splitter()
+def test_endless():
+    splitter = Splitter(100)
     splitter.feed(b"x" * 100)
     with pytest.raises(WireError, match="longer"):
         splitter.feed(b"x")

@@ -110,6 +110,8 @@ class Engine(Protocol):
 
 
 _READ_BYTES = 1 << 20
+#: Of an answer: 1 MiB of logs in base64, or the states and records of all that a node has, 1 KiB a member.
+ANSWER_BYTES = 32 << 20
 #: Connecting blocks a thread; a host that does not answer takes one for a while.
 _reaching = ThreadPoolExecutor(32, thread_name_prefix="reach")
 #: A loop holds its tasks weakly: the stream to a node that was given up would end whenever Python tidies up.
@@ -171,7 +173,7 @@ class StreamAgent:
             self._writer.write(encode({"id": next(self._ids), "do": name, "args": arguments}))
 
     async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        splitter = Splitter()
+        splitter = Splitter(ANSWER_BYTES)
         try:
             while data := await reader.read(_READ_BYTES):
                 for message in splitter.feed(data):
@@ -185,8 +187,10 @@ class StreamAgent:
                         answer.set_exception(kind(*message["error"]))
                     else:
                         answer.set_result(message["result"])
-        except (OSError, WireError):
-            pass  # the connection is lost, or what comes is not ours
+        except OSError:
+            pass  # the connection is lost
+        except WireError as error:  # what comes is not ours
+            self._refusal = f"the connection to node {self._key} was ended: {error}"
         finally:
             writer.close()
             if writer is self._writer:
