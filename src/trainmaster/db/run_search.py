@@ -75,19 +75,28 @@ def _(element: FunctionElement[Any], compiler: SQLCompiler, **options: Any) -> s
     return _in_sqlite(column, name, "'text', 'true', 'false'", shown)
 
 
+def _in_postgres(column: str, name: str) -> tuple[str, str]:
+    """The text of what is under a key, and its kind; NULL of JSON that PostgreSQL cannot read.
+
+    That has NUL or half a surrogate pair, as rows of older versions may, and would fail the query for all.
+    """
+    odd, pair = r"'\\u(0000|d[89a-f])'", r"'\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}'"
+    rest = f"regexp_replace(replace({column}, '\\\\', ''), {pair}, '', 'g')"
+    read = f"CAST(CASE WHEN {column} ~ {odd} AND {rest} ~ {odd} THEN NULL ELSE {column} END AS json)"
+    return f"({read} ->> {name})", f"json_typeof({read} -> {name})"
+
+
 @compiles(JsonNumber, "postgresql")
 def _(element: FunctionElement[Any], compiler: SQLCompiler, **options: Any) -> str:  # noqa: ANN401
     column, name = _parts(element, compiler, **options)
-    value = f"(CAST({column} AS json) ->> {name})"
-    kind = f"json_typeof(CAST({column} AS json) -> {name})"
+    value, kind = _in_postgres(column, name)
     return f"CASE WHEN {kind} = 'number' THEN CAST({value} AS double precision) END"
 
 
 @compiles(JsonText, "postgresql")
 def _(element: FunctionElement[Any], compiler: SQLCompiler, **options: Any) -> str:  # noqa: ANN401
     column, name = _parts(element, compiler, **options)
-    value = f"(CAST({column} AS json) ->> {name})"
-    kind = f"json_typeof(CAST({column} AS json) -> {name})"
+    value, kind = _in_postgres(column, name)
     return f"CASE WHEN {kind} IN ('string', 'boolean') THEN {value} END"
 
 

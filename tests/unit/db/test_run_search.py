@@ -131,6 +131,22 @@ def test_tasks_call_their_metrics_as_they_like(filled, name):
     assert found(filled, "loss = 5") == ["away"], "others are found as before"
 
 
+@pytest.mark.parametrize("name", ["loss\0", "\ud800 loss", "\udce9", "\U0001f600\udc00"])
+def test_rows_of_older_versions_that_postgresql_cannot_read_break_no_list(filled, name):
+    first = filled.experiment_rows("new")[0]["id"]
+    old, new = ({name: 7, "acc": 3}, {"word": name}), ({"\U0001f600": 8, "acc": 4, "\\udce9": 1}, {})
+    rows = [
+        {"experiment_id": first, "number": number, "state": "DONE",
+         "metrics": json.dumps(metrics), "parameters": json.dumps(parameters)}
+        for number, (metrics, parameters) in enumerate((old, new))
+    ]  # fmt: skip
+    filled.write(lambda connection, _: connection.execute(t.task.insert(), rows))
+    assert found(filled, "loss = 5 or word = no") == ["away"]
+    assert found(filled, "`\U0001f600` = 8 and acc = 4") == ["new"], "what can be read is"
+    columns = ("metric:acc", "metric:loss")
+    assert run_table(filled, queries.ALL_RUNS, TableQuery(columns=columns)).values["away"]["metric:loss"] == 5
+
+
 def test_pages_hold_only_what_is_found(filled):
     which = queries.ALL_RUNS.narrowed("label:project", filled)
     first = [row["id"] for row in queries.runs(filled, 2, None, which)]
