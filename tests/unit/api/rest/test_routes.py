@@ -508,7 +508,7 @@ def test_what_errors_are_answered_with():
         "OverBudgetError": 409, "UploadConflictError": 409, "AliasMovedError": 409, "ModelInUseError": 409,
         "StartTakenError": 409, "TooMuchError": 413, "TeamQuotaError": 507, "FullStoreError": 507,
         "FullDiskError": 507, "LeaseLostError": 409, "UsageError": 422, "StoreError": 503,
-        "ProviderError": 502, "PublishError": 502,
+        "ProviderError": 502, "PublishError": 502, "TooMuchWorkError": 422,
     }  # fmt: skip
     for number, (kind, status) in enumerate(state._STATUS):
         earlier = [
