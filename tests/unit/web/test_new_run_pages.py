@@ -106,16 +106,6 @@ def browser(state):
     return TestClient(app, headers={"authorization": f"Bearer {token}"}, follow_redirects=False)
 
 
-@pytest.mark.parametrize("was", ["{", "[]", '{"name": 3}', "[" * 5000])
-def test_a_hidden_field_that_somebody_has_changed_is_named(browser, was):
-    typed = {"recipe": RENTED, "name": "job", "was": was}
-    for path in ("/new/quote", "/new/dry-run"):
-        sent = browser.post(path, data=typed)
-        assert sent.status_code == 422
-        assert "Load this page again" in sent.text
-    assert "<li>was" in asked(browser, "/new/recipe", **typed)["checked"]
-
-
 def quoted(state, browser, told):
     """Where a quote is that has come to that."""
     place = browser.post("/new/quote", data={"recipe": RENTED}).headers["location"]

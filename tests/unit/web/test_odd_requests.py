@@ -82,3 +82,14 @@ def test_a_damaged_place_in_a_stream_is_refused(site: Site, place: bytes) -> Non
 @pytest.mark.parametrize("path", ["runs/digits-1/events?after=", "models?cursor=digits-1/tune/"])
 def test_a_number_that_no_database_keeps_is_a_mistake_of_who_asks(site: Site, path: str) -> None:
     assert site.browser.get(f"/api/v1/{path}{'9' * 23}").status_code == 422
+
+
+@pytest.mark.parametrize("was", ["{", "[]", '{"name": 3}', "[" * 5000])
+def test_a_hidden_field_that_somebody_has_changed_is_named(site: Site, was: str) -> None:
+    typed = {"recipe": "name: job\nexperiments: {main: {command: 'true'}}\n", "name": "job", "was": was}
+    for path in ("/new/quote", "/new/dry-run"):
+        sent = site.browser.post(path, data=typed)
+        assert sent.status_code == 422
+        assert "Load this page again" in sent.text
+    told = site.browser.post("/new/recipe", data=typed, headers={"hx-request": "true"}).json()
+    assert "<li>was" in told["checked"]
