@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 MAX_KEY: Final = 255
 #: What a quote may take of a processor, in seconds.
-_PROCESSOR_S: Final = 30.0
+_PROCESSOR_S: Final = 120.0
 _TOO_MUCH_WORK: Final = (
     "Write what differs only in values as `parameters` of one experiment, allow fewer numbers of `workers`, "
     "or ask at home: `trainmaster quote` has no such limit."
