@@ -274,7 +274,7 @@ def _hosts(place: ProviderPlace, today: date) -> CandidateOffers:
 def _memory_of(hosts: Sequence[InventoryHost], place: ProviderPlace) -> int:
     """What the largest host has, as they told last: the others are left out where that is needed.
 
-    One byte if some have never said, which `Market.hosts` takes for unknown.
+    One byte if some have never said, which `Supply.hosts` takes for unknown.
     """
     from trainmaster.providers.host_ledger import HostLedger
 
