@@ -38,6 +38,9 @@ WIDE_SERVICE_HINT: Final = (
     "A replica is one machine here: `hardware: {gpus: 8}` takes a larger one, "
     "`serve: {replicas: N}` more of them."
 )
+#: Machines of SkyPilot that wait for jobs: a file with `pool` has no command.
+POOL: Final = "a pool of SkyPilot, which is no job"
+POOL_HINT: Final = "Convert the file of its jobs: tasks share machines, and `run --keep 30m` keeps them."
 _DSTACK_TYPES: Final = ("task", "service", *NO_JOBS)
 _COMPOSE: Final = {"services": "`experiments`, with `image` as `container` and `environment` as `env`"}
 _SBATCH_KEYS: Final = "its options are keys such as `hardware` and `distributed`, its script is the `command`"
@@ -81,6 +84,8 @@ def foreign_file(text: str) -> str:
             return f"a {found} of dstack, which is no job: {NO_JOBS[found]}"
         case "dstack":
             return _said("a configuration of dstack", kind, _meant(keys, _DSTACK))
+        case "SkyPilot" if "pool" in keys and "run" not in keys:
+            return f"{POOL}: {POOL_HINT}"
         case "SkyPilot" if "service" in keys and _plain(keys.get("num_nodes", "")) not in ("", "0", "1"):
             return f"{WIDE_SERVICE}. {WIDE_SERVICE_HINT}"
         case "SkyPilot":

@@ -36,6 +36,13 @@ def test_a_service_over_several_nodes_leads_to_no_conversion():
     assert "trainmaster convert" in foreign_file("service: {replicas: 2}\nnum_nodes: 1\nrun: serve\n")
 
 
+def test_a_pool_leads_to_its_jobs():
+    said = foreign_file("pool: {workers: 3}\nresources: {cpus: 2}\nsetup: make\n")
+    assert "which is no job" in said
+    assert "a recipe" not in said
+    assert "trainmaster convert" in foreign_file("pool: {workers: 3}\nresources: {cpus: 2}\nrun: make\n")
+
+
 @pytest.mark.parametrize("kind", NO_JOBS)
 def test_what_is_no_job_leads_to_no_conversion(tmp_path, kind):
     file = tmp_path / "file.yaml"

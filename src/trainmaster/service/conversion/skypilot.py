@@ -24,7 +24,7 @@ from trainmaster.service.conversion.yaml_values import (
     put_variables,
 )
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.foreign import WIDE_SERVICE, WIDE_SERVICE_HINT
+from trainmaster.spec.foreign import POOL, POOL_HINT, WIDE_SERVICE, WIDE_SERVICE_HINT
 from trainmaster.spec.node import Kind, Wording, compose
 
 SKYPILOT: Final = Wording("a task of SkyPilot", "tasks", "a mapping with `run`")
@@ -60,6 +60,7 @@ def read_skypilot(source: str, file: str, name: str, beside: Beside) -> Draft:
 
     Raises:
         RecipeError: it is no YAML, with the place in it.
+        UsageError: it describes no job, or one that no recipe can say.
     """
     draft = Draft("SkyPilot", name)
     lines = source.split("\n")
@@ -67,6 +68,8 @@ def read_skypilot(source: str, file: str, name: str, beside: Beside) -> Draft:
     is_parallel = False
     for number, root in enumerate(roots):
         section = Section(root, lines)
+        if "pool" in section and "run" not in section:
+            raise UsageError(f"line {section.line('pool')}: {POOL}", POOL_HINT)
         if "run" not in section and "setup" not in section and len(roots) > 1:  # the head of a pipeline
             draft.name = _named(section.text("name"), draft.name)
             is_parallel = section.text("execution") == "parallel" or is_parallel
@@ -136,7 +139,7 @@ def _resources(draft: Draft, experiment: ExperimentDraft, resources: Section) ->
                     resources.line(key), resources.written(key), "the cheapest comes first, or `objective`"
                 )
     models, counts = dict[str, None](), set[int]()
-    clouds, regions, spots = list[str](), list[str](), set[str]()
+    clouds, regions, spots = list[str](), list[str](), set[bool]()
     for each in choices:
         for model, count in _accelerators(each):
             models[model] = None
@@ -145,11 +148,10 @@ def _resources(draft: Draft, experiment: ExperimentDraft, resources: Section) ->
         cloud, region = each.text("cloud") or cloud, each.text("region") or region.partition("/")[0]
         clouds += [cloud.lower()] if cloud else []
         regions += [region] if region and (not cloud or cloud.lower() in _OF_CLOUDS) else []
-        spots |= {each.text("use_spot")} if "use_spot" in each else set()
+        spots |= {each.flag("use_spot")} if "use_spot" in each else set()
     put_provider(draft, clouds, _line(resources, "cloud", "infra", *lists))
     gpus = min(counts, default=0)
-    if cpus := bounds(resources.text("cpus")):
-        hardware["cpus"] = cpus
+    sizes = {"cpus": bounds(resources.text("cpus"))}
     if models:
         hardware |= {"gpu": one_or_all(list(models)), "gpus": gpus}
     if len(counts) > 1 and len(models) == 1:
@@ -158,16 +160,18 @@ def _resources(draft: Draft, experiment: ExperimentDraft, resources: Section) ->
         draft.decide(
             resources.line("accelerators"), str(sorted(counts)), "GPUs of a machine: the fewest is taken"
         )
-    if (size := resources.text("memory")) and not size.endswith("x") and (asked := bounds(size, size=True)):
-        hardware["memory"] = asked
-    if disk := bounds(resources.text("disk_size"), size=True):
-        hardware["disk"] = disk
+    sizes |= {key: bounds(resources.text(key), size=True) for key in ("memory", "disk_size")}
+    for key, asked in sizes.items():
+        if asked:
+            hardware[key.removesuffix("_size")] = asked
+        elif key in resources:
+            draft.drop(resources.line(key), resources.written(key), "whole CPUs, or a size with its unit")
     if instance := resources.text("instance_type"):
         hardware["instance"] = instance
     if regions:
         hardware["region"] = one_or_all(list(dict.fromkeys(regions)))
     if spots:
-        hardware["spot"] = spots == {"true"}
+        hardware["spot"] = spots == {True}
     if len(spots) > 1:
         draft.decide(_line(resources, *lists), "use_spot: true, false", SPOT_OR_NOT)
     image = resources.text("image_id")

@@ -58,6 +58,10 @@ class Section:
         """A whole number, the fewest of a range; 0 without."""
         return least(self.text(*keys))
 
+    def flag(self, key: str) -> bool:
+        """Whether a key says yes, however YAML lets it be written."""
+        return self.text(key).lower() in ("true", "yes", "on")
+
     def section(self, key: str) -> Section:
         """The mapping under a key."""
         return Section(self.node(key), self.lines)

@@ -494,6 +494,7 @@ services:
     [
         ("type: dev-environment\nide: vscode\n", "a.yml", "a dev-environment of dstack, which is no job"),
         ("service: {}\nnum_nodes: 2\nrun: serve\n", "a.yaml", "line 2: .* whose replicas have several nodes"),
+        ("pool: {workers: 3}\nresources: {cpus: 2}\nsetup: make\n", "a.yaml", "line 1: a pool of SkyPilot"),
         ("services: {}\n", "docker-compose.yml", "it has no services"),
         ("echo hello\n", "a.sh", "no file of sbatch"),
         ("#SBATCH -n 1\necho {{ x }}\n", "a.sh", "no recipe says this"),

@@ -48,3 +48,17 @@ def test_how_many_replicas_there_may_be_and_what_is_tried_again_is_to_be_decided
 ) -> None:
     found = [told[:2] for told in conversion_of(text, file).decisions]
     assert any(line == what[0] and said.startswith(what[1]) for line, said in found), found
+
+
+@pytest.mark.parametrize(
+    ("written", "spot"), [("true", True), ("True", True), ("yes", True), ("False", False)]
+)
+def test_spot_is_read_however_yaml_lets_it_be_written(written: str, spot: bool) -> None:
+    made = convert(f"resources: {{cpus: 2, use_spot: {written}}}\nrun: make\n", "a.yaml")
+    assert Recipe.from_text(made).experiments["main"].hardware.spot is spot
+
+
+@pytest.mark.parametrize("size", ["cpus: 0.5", "memory: 4x", "disk_size: large"])
+def test_a_size_of_skypilot_that_no_recipe_says_is_told(size: str) -> None:
+    made = convert(f"resources:\n  {size}\nrun: make\n", "a.yaml")
+    assert f"# 2: {size}  -> " in made
