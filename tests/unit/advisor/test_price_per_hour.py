@@ -11,8 +11,8 @@ from trainmaster.advisor.market.hourly_cost import ancestors, least_cap, most_at
 from trainmaster.advisor.quote.choosing import QuoteLimits
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.advisor.quote.quoting import make_quote
-from trainmaster.spec.clocks import TooMuchWorkError, processor_limit
 from trainmaster.spec.hardware import Hardware
+from trainmaster.spec.processor_limit import TooMuchWorkError, processor_limit
 
 V100, T4 = offer("p3.2xlarge", 3.06), offer("t4", 0.5, gpu="T4")
 FASTEST = {"time_weight": 1.0, "cost_weight": 0.0}

@@ -22,7 +22,7 @@ from trainmaster.advisor.model.shapes import Floats
 from trainmaster.dataclass import dataclass
 from trainmaster.providers import Offer
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.spec.clocks import check_processor_limit
+from trainmaster.spec.processor_limit import check_processor_limit
 
 #: How often checkpoints are taken where the recipe says nothing.
 CHECKPOINT_EVERY_S: Final = 60.0

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from trainmaster.advisor.market.phases import PhaseHistory
 from trainmaster.dataclass import dataclass, field
 from trainmaster.spec import Experiment, Strategy
-from trainmaster.spec.clocks import check_processor_limit
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.hardware import Hardware
 from trainmaster.spec.log_normal import LogNormal
+from trainmaster.spec.processor_limit import check_processor_limit
 
 if TYPE_CHECKING:
     from trainmaster.advisor.model.measurement import ObservedCurve

@@ -15,7 +15,7 @@ from trainmaster.advisor.model.shapes import Floats
 from trainmaster.advisor.quote.choosing import QuoteLimits
 from trainmaster.advisor.quote.quantiles import SURE
 from trainmaster.dataclass import dataclass
-from trainmaster.spec.clocks import check_processor_limit
+from trainmaster.spec.processor_limit import check_processor_limit
 
 #: Prices per hour are as exact as floating point is.
 _ROUNDED: Final = 1 + 1e-9

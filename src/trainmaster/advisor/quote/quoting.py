@@ -40,7 +40,7 @@ from trainmaster.advisor.quote.supply import (
 from trainmaster.advisor.quote.timing import Timing
 from trainmaster.advisor.quote.timing_by_type import TimingByType, predicted_from
 from trainmaster.dataclass import dataclass
-from trainmaster.spec.clocks import check_processor_limit
+from trainmaster.spec.processor_limit import check_processor_limit
 
 #: Clusters this near to the front by typical figures are drawn, at most so many.
 _NEAR: Final = 1.02
@@ -72,12 +72,12 @@ class Subject:
     fingerprint: str = ""
 
 
-def make_quote(subjects: Sequence[Subject], market: Supply, limits: QuoteLimits, seed: int = 0) -> Quote:
+def make_quote(subjects: Sequence[Subject], supply: Supply, limits: QuoteLimits, seed: int = 0) -> Quote:
     """Quote all experiments of a run.
 
     Args:
         subjects: at least one.
-        market: what can be had.
+        supply: what can be had.
         limits: of the whole run.
         seed: of all draws; the same inputs give the same quote.
 
@@ -85,12 +85,12 @@ def make_quote(subjects: Sequence[Subject], market: Supply, limits: QuoteLimits,
         NoFeasibleQuote: nothing keeps the limits; names the nearest budget and deadline.
         UsageError: no offer has what the recipe asks for.
     """
-    if all(offer.price_usd_per_hour == 0 for offer in market.catalogue):
+    if all(offer.price_usd_per_hour == 0 for offer in supply.catalogue):
         limits = replace(limits, time_weight=limits.time_weight or 1.0)  # the cheapest is the fastest
-    asked = [_Asked.of(subject, market, limits, seed + 100 * i) for i, subject in enumerate(subjects)]
+    asked = [_Asked.of(subject, supply, limits, seed + 100 * i) for i, subject in enumerate(subjects)]
     if len(asked) == 1:
-        return _single(asked[0], limits, market)
-    return _several(asked, limits, market)
+        return _single(asked[0], limits, supply)
+    return _several(asked, limits, supply)
 
 
 @dataclass(frozen=True)
@@ -110,22 +110,22 @@ class _Asked:
     slots: Floats
 
     @classmethod
-    def of(cls, subject: Subject, market: Supply, limits: QuoteLimits, seed: int) -> _Asked:
+    def of(cls, subject: Subject, supply: Supply, limits: QuoteLimits, seed: int) -> _Asked:
         check_processor_limit()
         workload = subject.workload
-        wished = offers_for(workload, market)
-        per_node = per_node_of(workload, wished, market)
-        slots, wished = wished.columns().vcpus, market.real(wished)
+        wished = offers_for(workload, supply)
+        per_node = per_node_of(workload, wished, supply)
+        slots, wished = wished.columns().vcpus, supply.real(wished)
         offers = wished.offers
         pairs: Pairs | None = None
         known_by = predicted_from(subject.knowledge, workload, offers, per_node)
-        if market.is_there:
+        if supply.is_there:
             machines = Machines.of(wished.columns(), per_node)
-            if market.hosts is not None:
+            if supply.hosts is not None:
                 machines = replace(machines, memory=np.where(machines.memory > 1, machines.memory, np.nan))
             servers = machines[:0]
-        elif market.has_server_machines(workload):
-            hosts = market.real(servers_for(workload, market))
+        elif supply.has_server_machines(workload):
+            hosts = supply.real(servers_for(workload, supply))
             machines, servers, pairs = in_one_region(
                 workload,
                 wished,
@@ -144,17 +144,17 @@ class _Asked:
             machines,
             servers,
             offers,
-            market.own_machine,
-            market.waited,
-            market.gave_back_s,
+            supply.own_machine,
+            supply.waited,
+            supply.gave_back_s,
             seed,
-            data_leaves=market.data_leaves,
+            data_leaves=supply.data_leaves,
             end_s=limits.end_s,
         )
         drawing = TimingByType.of(timing)
-        candidates = Candidates.of(workload, machines, servers, market.slots, market.hosts, pairs)
+        candidates = Candidates.of(workload, machines, servers, supply.slots, supply.hosts, pairs)
         candidates, notes = that_fit(candidates, drawing, limits)
-        notes = (*left_aside(workload, market), *notes, *_not_learnt(subject.knowledge))
+        notes = (*left_aside(workload, supply), *notes, *_not_learnt(subject.knowledge))
         return cls(subject, timing, drawing, candidates, notes, slots)
 
     def shape(self, some: Candidates, row: int) -> ClusterShape:
@@ -269,15 +269,15 @@ def _not_learnt(known: Knowledge) -> tuple[str, ...]:
     return (f"{many} not learnt: no cluster behaves like that next to the others",)
 
 
-def _single(asked: _Asked, limits: QuoteLimits, market: Supply) -> Quote:
+def _single(asked: _Asked, limits: QuoteLimits, supply: Supply) -> Quote:
     choice = choose(asked.candidates, asked.drawing, limits)
     if choice.best is None:
         raise _infeasible(asked, choice, limits)
     quote = asked.quote(choice.drawn, choice.best, choice.considered, limits)
-    return _whole({quote.name: quote}, quote.time_s, quote.cost_usd, quote.end_usd, market)
+    return _whole({quote.name: quote}, quote.time_s, quote.cost_usd, quote.end_usd, supply)
 
 
-def _several(asked: Sequence[_Asked], limits: QuoteLimits, market: Supply) -> Quote:
+def _several(asked: Sequence[_Asked], limits: QuoteLimits, supply: Supply) -> Quote:
     alone = replace(limits, deadline_s=math.inf, budget_usd=math.inf)
     drawn, options, start = {}, {}, {}
     considered = {}
@@ -293,7 +293,7 @@ def _several(asked: Sequence[_Asked], limits: QuoteLimits, market: Supply) -> Qu
         start[name] = int(np.flatnonzero(order == 0)[0])
         outcomes = each.drawing.outcomes(drawn[name].candidates)
         end_usd = each.drawing.needed_usd(outcomes.time_s, drawn[name].candidates) - outcomes.cost_usd
-        load = own_load(each.subject.workload, drawn[name].candidates, market.slots or 1)
+        load = own_load(each.subject.workload, drawn[name].candidates, supply.slots or 1)
         options[name] = [
             Option(
                 outcomes.time_s[:, i],
@@ -306,9 +306,9 @@ def _several(asked: Sequence[_Asked], limits: QuoteLimits, market: Supply) -> Qu
             for i in range(len(order))
         ]
     after = {each.subject.workload.name: each.subject.workload.after for each in asked}
-    best = plan(options, start, after, limits, market.own_machine)
+    best = plan(options, start, after, limits, supply.own_machine)
     if not best.feasible:
-        raise _infeasible_plan(options, after, limits, best, market.own_machine)
+        raise _infeasible_plan(options, after, limits, best, supply.own_machine)
     has_limits = min(limits.deadline_s, limits.budget_usd, limits.usd_per_hour) < math.inf
     quotes = {}
     for each in asked:
@@ -316,7 +316,7 @@ def _several(asked: Sequence[_Asked], limits: QuoteLimits, market: Supply) -> Qu
         quotes[name] = each.quote(drawn[name], best.taken[name], considered[name], own)
     cost_usd = interval(best.cost_usd)
     kept_usd = max(interval(best.needed_usd).p95 - cost_usd.p95, 0.0)
-    return _whole(quotes, interval(best.time_s), cost_usd, kept_usd, market)
+    return _whole(quotes, interval(best.time_s), cost_usd, kept_usd, supply)
 
 
 def _whole(
@@ -324,9 +324,9 @@ def _whole(
     time_s: Interval | None,
     cost: Interval | None,
     end_usd: float,
-    market: Supply,
+    supply: Supply,
 ) -> Quote:
-    catalogue = market.catalogue
+    catalogue = supply.catalogue
     notes = tuple(catalogue.warnings)
     as_of = catalogue.as_of.isoformat() if catalogue.as_of else ""
     return Quote(quotes, time_s, cost, "quote", catalogue.name, as_of, notes=notes, end_usd=end_usd)

@@ -127,7 +127,7 @@ class Supply:
         return offers if self.shares is None else offers.with_offers(map(self.shares.of, offers))
 
 
-def offers_for(workload: Workload, market: Supply) -> Catalogue:
+def offers_for(workload: Workload, supply: Supply) -> Catalogue:
     """What the recipe's ``hardware`` leaves of the catalogue; on demand unless it says spot.
 
     Machines with other processors than the job was measured on are only taken if they are asked for by
@@ -136,34 +136,34 @@ def offers_for(workload: Workload, market: Supply) -> Catalogue:
     Raises:
         UsageError: it leaves nothing; names the wish that nothing meets.
     """
-    if market.is_there:
-        return market.catalogue
-    found = market.catalogue.where(_wishes(workload))
+    if supply.is_there:
+        return supply.catalogue
+    found = supply.catalogue.where(_wishes(workload))
     if not len(found):
-        asked, instead = nothing_with(_wishes(workload), market.catalogue)
+        asked, instead = nothing_with(_wishes(workload), supply.catalogue)
         raise UsageError(
-            f"experiments.{workload.name}.hardware: {market.catalogue.name} has nothing with {asked}",
+            f"experiments.{workload.name}.hardware: {supply.catalogue.name} has nothing with {asked}",
             f"{instead} `trainmaster offers` shows what there is.",
         )
-    alike = _alike(workload, found, market.arch)
+    alike = _alike(workload, found, supply.arch)
     chosen = alike if len(alike) else found
     disk_bytes = workload.hardware.disk_bytes
     return chosen.with_offers(
-        market.extras.added_to(offer, disk_bytes) for offer in roomy(chosen.offers, workload.hardware)
+        supply.extras.added_to(offer, disk_bytes) for offer in roomy(chosen.offers, workload.hardware)
     )
 
 
-def left_aside(workload: Workload, market: Supply) -> tuple[str, ...]:
+def left_aside(workload: Workload, supply: Supply) -> tuple[str, ...]:
     """What of the recipe's ``hardware`` is not looked at, and which offers were not, as notes."""
-    if market.is_there:
+    if supply.is_there:
         return ()
     notes: tuple[str, ...] = ()
-    found = market.catalogue.where(_wishes(workload))
-    alike = _alike(workload, found, market.arch)
+    found = supply.catalogue.where(_wishes(workload))
+    alike = _alike(workload, found, supply.arch)
     if 0 < len(alike) < len(found):
         others = len(found) - len(alike)
         notes += (
-            f"{others} offers with other processors than {market.arch} are left out; hardware.instance "
+            f"{others} offers with other processors than {supply.arch} are left out; hardware.instance "
             "takes them by name",
         )
     for provider in sorted({offer.provider for offer in found}):
@@ -182,7 +182,7 @@ def _alike(workload: Workload, found: Catalogue, arch: str) -> Catalogue:
     return found.with_offers(offer for offer in found if offer.arch in ("", arch))
 
 
-def servers_for(workload: Workload, market: Supply) -> Catalogue:
+def servers_for(workload: Workload, supply: Supply) -> Catalogue:
     """What may be a parameter server.
 
     Raises:
@@ -190,27 +190,27 @@ def servers_for(workload: Workload, market: Supply) -> Catalogue:
     """
     wishes = OfferFilter.from_hardware(workload.server_hardware)
     wishes = replace(wishes, spot=bool(workload.server_hardware.spot), gpu=None, gpus=None)
-    if market.server_types:
-        wishes = OfferFilter(instances=market.server_types, spot=False)
-    found = market.catalogue.where(wishes)
-    if not market.server_types and not workload.server_hardware.instance and market.arch:
-        found = found.with_offers(o for o in found if o.arch in ("", market.arch)) or found
+    if supply.server_types:
+        wishes = OfferFilter(instances=supply.server_types, spot=False)
+    found = supply.catalogue.where(wishes)
+    if not supply.server_types and not workload.server_hardware.instance and supply.arch:
+        found = found.with_offers(o for o in found if o.arch in ("", supply.arch)) or found
     if not len(found):
-        named = " or ".join(market.server_types)
+        named = " or ".join(supply.server_types)
         raise UsageError(
-            f"experiments.{workload.name}: no offer of the catalogue '{market.catalogue.name}' "
+            f"experiments.{workload.name}: no offer of the catalogue '{supply.catalogue.name}' "
             f"for the parameter server{f' is a {named}' if named else ''}",
             "Name a type of the catalogue with --parameter-server, or widen distributed.hardware.ps.",
         )
     disk_bytes = workload.server_hardware.disk_bytes
-    return found.with_offers(market.extras.added_to(offer, disk_bytes) for offer in found)
+    return found.with_offers(supply.extras.added_to(offer, disk_bytes) for offer in found)
 
 
-def per_node_of(workload: Workload, offers: Catalogue, market: Supply) -> Floats:
+def per_node_of(workload: Workload, offers: Catalogue, supply: Supply) -> Floats:
     """Workers (of gangs) or tasks (of single processes) that each offer takes on one node."""
     columns = offers.columns()
-    if market.own_machine:
-        return np.full(len(offers), float(market.slots or 1))
+    if supply.own_machine:
+        return np.full(len(offers), float(supply.slots or 1))
     hardware = workload.hardware
     if workload.per_node is not None:
         return np.full(len(offers), float(workload.per_node))

@@ -65,7 +65,6 @@ from trainmaster.service.users.rates import Rates
 from trainmaster.service.users.single_sign_on import SingleSignOn
 from trainmaster.service.workflows.triggers import Triggers
 from trainmaster.service.workflows.workflows import Workflows
-from trainmaster.spec.clocks import TooMuchWorkError
 from trainmaster.spec.errors import (
     FullDiskError,
     LeaseLostError,
@@ -78,6 +77,7 @@ from trainmaster.spec.errors import (
     TrainmasterError,
     UsageError,
 )
+from trainmaster.spec.processor_limit import TooMuchWorkError
 
 if TYPE_CHECKING:
     from trainmaster.api.proxy.services import ServiceProxy

@@ -26,9 +26,9 @@ from trainmaster.service.teams.team_volumes import is_volume_name, with_team_vol
 from trainmaster.service.uploads.code_uploads import CodeUploads
 from trainmaster.service.users.caller import Caller, ForbiddenError, Wallet
 from trainmaster.spec import Recipe
-from trainmaster.spec.clocks import processor_limit
 from trainmaster.spec.errors import RunError, StoreError, UsageError
 from trainmaster.spec.private_files import make_private
+from trainmaster.spec.processor_limit import processor_limit
 from trainmaster.spec.recipe_parts import in_place, named_places
 from trainmaster.spec.recipe_source import own_configuration
 
@@ -359,7 +359,7 @@ class Submissions:
     def processor_limit(self, caller: Caller) -> AbstractContextManager[None]:
         """Within, what is worked out for others than the owner of the home takes so much of a processor.
 
-        See `trainmaster.spec.clocks.processor_limit`.
+        See `trainmaster.spec.processor_limit.processor_limit`.
         """
         return processor_limit(_PROCESSOR_S, _TOO_MUCH_WORK) if self.is_shared(caller) else nullcontext()
 

@@ -30,9 +30,9 @@ from trainmaster.service.quotes.fingerprint import (
 )
 from trainmaster.service.quotes.home_load import HomeLoad, PastDuration
 from trainmaster.spec import Experiment, Recipe, Strategy
-from trainmaster.spec.clocks import check_processor_limit
 from trainmaster.spec.errors import StoreError, TrainmasterError
 from trainmaster.spec.facts import RunFacts
+from trainmaster.spec.processor_limit import check_processor_limit
 from trainmaster.spec.recipe_parts import named_places
 from trainmaster.spec.until import Until
 

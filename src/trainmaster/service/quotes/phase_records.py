@@ -22,9 +22,9 @@ from trainmaster.providers.capabilities import HOST, capabilities_of, measured_n
 from trainmaster.providers.dead_man_switch import RENEWALS
 from trainmaster.service.quotes.home_load import HomeLoad, PastDuration
 from trainmaster.spec import Experiment, Recipe
-from trainmaster.spec.clocks import check_processor_limit
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.frameworks import DEFAULT_ENGINE
+from trainmaster.spec.processor_limit import check_processor_limit
 from trainmaster.spec.recipe_parts import named_places
 from trainmaster.spec.units import format_duration
 

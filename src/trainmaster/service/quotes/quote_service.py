@@ -199,14 +199,14 @@ class Quoter:
         from trainmaster.service.quotes.other_jobs import like_others_s, other_jobs_s
         from trainmaster.service.quotes.unmeasured_cluster import UnmeasuredCluster
 
-        market, clusters, before = self._market(recipe, catalogue, options), {}, {}
+        supply, clusters, before = self._supply(recipe, catalogue, options), {}, {}
         load = HomeLoad.now().of(offer.provider for offer in catalogue)
         phases = self._phases(recipe, environ, load, options)
         for name in (name for name in missing if recipe.experiments[name].serve is None):
-            found = UnmeasuredCluster.of(recipe, recipe.experiments[name], market, options)
+            found = UnmeasuredCluster.of(recipe, recipe.experiments[name], supply, options)
             clusters[name], best = found.shape, found.offer
             before[name] = [
-                ("machines", NOTHING if name in options.warm else found.wait(market)),
+                ("machines", NOTHING if name in options.warm else found.wait(supply)),
                 *phases[name].beside(best.provider, best.region, best.instance_type).before,
             ]
         like = like_others_s(other_jobs_s(self._service.database, self._service.team))
@@ -218,7 +218,7 @@ class Quoter:
         as_of = catalogue.as_of.isoformat() if catalogue.as_of else ""
         queue = None
         if options.asks_queue and not {*clusters} <= {*options.warm}:
-            queue = self._queue(recipe, made, market, environ)
+            queue = self._queue(recipe, made, supply, environ)
         why = next((each for each in missing.values() if each.startswith(NO_LENGTH)), "")
         unknown = made.unknown and replace(
             made.unknown, queue=queue.words if queue else "", why=why, like_others_s=like
@@ -258,12 +258,12 @@ class Quoter:
         from trainmaster.service.quotes.measuring_runs import of_each_job
         from trainmaster.service.quotes.unmeasured_cluster import UnmeasuredCluster
 
-        market, wanted = self._market(recipe, catalogue, options), dict[str, Any]()
+        supply, wanted = self._supply(recipe, catalogue, options), dict[str, Any]()
         for name in alone:
             if name in points:
                 wanted[name] = points[name] | {"provider": recipe.provider}
                 continue
-            cluster = UnmeasuredCluster.of(recipe, recipe.experiments[name], market, options)
+            cluster = UnmeasuredCluster.of(recipe, recipe.experiments[name], supply, options)
             wanted[name] = cluster.to_measure(recipe.provider)
         return of_each_job(wanted, self._jobs.fingerprints)
 
@@ -403,11 +403,11 @@ class Quoter:
                 recipe, max(each.output_bytes + each.checkpoint_bytes for each in known.values())
             ),
         )
-        market = self._market(recipe, catalogue, options)
-        quote = make_quote(subjects, market, limits, recipe.seed)
+        supply = self._supply(recipe, catalogue, options)
+        quote = make_quote(subjects, supply, limits, recipe.seed)
         queue = None
         if options.asks_queue and not {*quote.experiments} <= {*options.warm}:
-            queue = self._queue(recipe, quote, market, environ)
+            queue = self._queue(recipe, quote, supply, environ)
         notes = [
             *([f"waits before that {queue.words}; neither time nor cost have it"] if queue else []),
             *limit_notes(recipe, quote.time_s, quote.cost_usd, quote.end_usd, quote.experiments),
@@ -436,7 +436,7 @@ class Quoter:
         return replace(quote, not_quoted=dict(missing), notes=tuple(notes), queue=queue)
 
     def _queue(
-        self, recipe: Recipe, quote: Quote, market: Supply, environ: Mapping[str, str]
+        self, recipe: Recipe, quote: Quote, supply: Supply, environ: Mapping[str, str]
     ) -> QuotedQueue | None:
         """How long its machines wait in a queue of their provider; None if it has none."""
         if self._candidate_offers is None or not capabilities_of(recipe.provider).queues:
@@ -456,7 +456,7 @@ class Quoter:
                 reckoned_s = provider.queue_wait_s(requests)
                 ranks = provider.rank_words(requests) if isinstance(provider, RanksJobs) else ""
         mine = {measured_name(recipe.provider, each.instance_type) for each in requests}
-        seen = [each.queued_s for each in market.waited if each.offer in mine]
+        seen = [each.queued_s for each in supply.waited if each.offer in mine]
         return QuotedQueue.of(reckoned_s, seen, ranks)
 
     # --- parts -----------------------------------------------------------------------------------
@@ -482,7 +482,7 @@ class Quoter:
             known = known.as_whole_tasks() or known  # see `why_no_length`
         return Subject(workload, known, known.fingerprint)
 
-    def _market(self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions) -> Supply:
+    def _supply(self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions) -> Supply:
         from trainmaster.advisor.quote.supply import Supply
         from trainmaster.providers.aws.settings import USUAL_EXTRAS
 
@@ -552,12 +552,12 @@ class Quoter:
         """What is wrong whatever will be measured is said before that."""
         from trainmaster.advisor.quote.supply import offers_for, servers_for
 
-        market = self._market(recipe, catalogue, options)
+        supply = self._supply(recipe, catalogue, options)
         for name in (name for name in recipe.experiments if options.only is None or name in options.only):
             workload = Workload.of(recipe.experiments[name], recipe.seed, options.max_workers)
-            offers_for(workload, market)
-            if market.has_server_machines(workload):
-                servers_for(workload, market)
+            offers_for(workload, supply)
+            if supply.has_server_machines(workload):
+                servers_for(workload, supply)
 
 
 def _untold(quote: Quote, name: str) -> bool:

@@ -34,14 +34,14 @@ class UnmeasuredCluster:
 
     @classmethod
     def of(
-        cls, recipe: Recipe, experiment: Experiment, market: Supply, options: QuoteOptions
+        cls, recipe: Recipe, experiment: Experiment, supply: Supply, options: QuoteOptions
     ) -> UnmeasuredCluster:
         """Choose it.
 
         Args:
             recipe: that is quoted.
             experiment: one of it.
-            market: what there is to be had.
+            supply: what there is to be had.
             options: of the quote.
 
         Raises:
@@ -50,19 +50,19 @@ class UnmeasuredCluster:
         from trainmaster.advisor.quote.supply import offers_for
 
         workload, workers = quoted_workload(recipe, experiment, options), allowed_workers(experiment)[0]
-        best = min(offers_for(workload, market).offers, key=lambda offer: offer.price_usd_per_hour)
-        servers = Rented.of(best, workload.servers) if market.has_server_machines(workload) else None
-        machines = Rented.of(best, 1 if market.is_there else workers)
+        best = min(offers_for(workload, supply).offers, key=lambda offer: offer.price_usd_per_hour)
+        servers = Rented.of(best, workload.servers) if supply.has_server_machines(workload) else None
+        machines = Rented.of(best, 1 if supply.is_there else workers)
         return cls(workload, best, ClusterShape(machines, servers, workers))
 
-    def wait(self, market: Supply) -> LogNormal:
+    def wait(self, supply: Supply) -> LogNormal:
         """How long its machines are waited for."""
         from trainmaster.advisor.market.phases import machines_belief
 
         servers = self.shape.server
         return machines_belief(
             capabilities_of(self.offer.provider).provisioning_s,
-            market.waited,
+            supply.waited,
             self.offer.provider,
             measured_name(self.offer.provider, self.offer.instance_type),
             self.offer.vcpus,
