@@ -24,7 +24,7 @@ from typing import Any
 from trainmaster.api.port_forward import PortForward
 from trainmaster.service.runs import member_connections
 from trainmaster.service.runs.member_connections import MemberConnections
-from trainmaster.service.shells import SshWay
+from trainmaster.service.runs.member_ways import SshWay
 from trainmaster.transport.forwarding import SocketStream
 
 

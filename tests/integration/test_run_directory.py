@@ -102,7 +102,7 @@ WRITERS = {
     "service/apps/tensorboard.py": [],  # into the directory of an app
     "service/runs/metric_export.py": [],
     "service/storage/removal.py": [],  # takes all of it away
-    "service/shells.py": [],  # what is known of hosts, beside the keys of a cluster
+    "service/runs/member_ways.py": [],  # what is known of hosts, beside the keys of a cluster
     "cluster/member_places.py": ["places.json"],
     "cluster/node_files/hdfs.py": ["inputs/hdfs.json"],
     "cluster/node_files/images.py": [],

@@ -3,43 +3,36 @@
 from __future__ import annotations
 
 import os
-import selectors
 import shlex
-import shutil
 import signal
 import subprocess
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.cluster.member_places import PLACES, read_places
-from trainmaster.control.task.layout import RunFiles
 from trainmaster.dataclass import dataclass
-from trainmaster.providers.base import Node, NodeState, ProviderPlace, root_on_nodes
-from trainmaster.providers.capabilities import TRANSPORTS, capabilities_of
-from trainmaster.service.runs.known_nodes import KnownNodes, answers
+from trainmaster.providers.base import root_on_nodes
+from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service.runs.known_nodes import KnownNodes
+from trainmaster.service.runs.member_ways import (
+    MACHINES_S,
+    check_member,
+    find_way,
+    marks_of,
+    members_of,
+    processes_here,
+)
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.service.service import Service
-from trainmaster.spec.errors import MissingPartError, NotFoundError, ProviderError, UsageError
-from trainmaster.spec.private_files import write_private
+from trainmaster.spec.errors import NotFoundError
 from trainmaster.spec.processes import ON_MACHINE, begun_by
-from trainmaster.transport.base import Target, openssh_options
 
 #: A node has the code after so long while its run is driven.
 _CODE_S: Final = 120
-#: A run that begins has its first machines after so long.
-_MACHINES_S: Final = 600.0
-_LOOK_S: Final = 1.0
 #: What OpenSSH exits with when it was ended, or has lost its machine.
 _LOST: Final = 255
-_PIECE_BYTES: Final = 64 << 10
-#: What this machine's user has told OpenSSH does not count.
-_NO_SETTINGS: Final = ("-F", "/dev/null")
 #: What asks a command to end.
 _ENDS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 # On a node: the directory of the run's code, which may just be on its way; then the environment of the first
@@ -134,7 +127,7 @@ exec bash -c "$1"
 """
 
 if TYPE_CHECKING:
-    from trainmaster.cluster.record import ClusterRecord
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +203,7 @@ def find_shell(
     tell: Callable[[str], None] = lambda _: None,
     *,
     is_terminal: bool | None = None,
-    patience_s: float = _MACHINES_S,
+    patience_s: float = MACHINES_S,
     is_for_others: bool = False,
     nodes: KnownNodes | None = None,
 ) -> MemberShell:
@@ -269,7 +262,7 @@ def _there(
     """What a shell of the machine does."""
     return _THERE % {
         "code": shlex.quote(str(code)),
-        "marks": shlex.join(f"{name}={value}" for name, value in _marks(run, member).items()),
+        "marks": shlex.join(f"{name}={value}" for name, value in marks_of(run, member).items()),
         "line": shlex.quote(_line(command) if command else 'exec "${SHELL:-/bin/sh}" -l'),
         "wait": wait,
         "late": shlex.quote(late),
@@ -292,108 +285,6 @@ def _inside(service: Service, row: Mapping[Any, Any], member: str | None, comman
     return inside if command else f"given=$line; line='exec bash'\n{inside}line=$given\n"
 
 
-@dataclass(frozen=True, slots=True)
-class SshWay:
-    """How OpenSSH gets to the machine of a member.
-
-    Attributes:
-        machine: its id.
-        command: the client with its options; more of them may follow, then `address`.
-        address: of the machine.
-        home_id: of the home that has rented it: its directories bear that name.
-        provider: whose machine it is; a run may be in several places.
-    """
-
-    machine: str
-    command: tuple[str, ...]
-    address: str
-    home_id: str
-    provider: str
-
-    def ask(
-        self, options: Sequence[str], command: str, environ: Mapping[str, str], timeout_s: float, most: int
-    ) -> tuple[bytes, bytes]:
-        """What a command says there, on standard output and error; a machine that says more is cut off.
-
-        Args:
-            options: more of the client's.
-            command: for the shell of the login.
-            environ: of the client.
-            timeout_s: after which it is ended.
-            most: bytes of each: whoever has the machine may have it say anything.
-
-        Raises:
-            subprocess.TimeoutExpired: it has not ended by then.
-        """
-        words, until = [*self.command, *options, self.address, command], time.monotonic() + timeout_s
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        with (
-            subprocess.Popen(words, env=dict(environ), **pipes) as client,  # type: ignore[call-overload]
-            selectors.DefaultSelector() as ready,
-        ):
-            said = {client.stdout: bytearray(), client.stderr: bytearray()}
-            for pipe in said:
-                ready.register(pipe, selectors.EVENT_READ)
-            try:
-                while ready.get_map() and max(map(len, said.values())) <= most:
-                    if (left_s := until - time.monotonic()) <= 0:
-                        raise subprocess.TimeoutExpired(words, timeout_s)
-                    for key, _ in ready.select(left_s):
-                        data = os.read(key.fd, _PIECE_BYTES)
-                        said[key.fileobj] += data
-                        if not data:
-                            ready.unregister(key.fileobj)
-            finally:
-                client.kill()
-        out, error = (bytes(each[:most]) for each in said.values())
-        return out, error
-
-
-def find_way(
-    service: Service,
-    run: str,
-    member: str | None,
-    environ: Mapping[str, str],
-    tell: Callable[[str], None] = lambda _: None,
-    patience_s: float = _MACHINES_S,
-    *,
-    is_for_others: bool = False,
-    nodes: KnownNodes | None = None,
-) -> SshWay:
-    """How to get to the machine of a member of a run that is on others than this one; see `find_shell`.
-
-    Raises:
-        ProviderError: another driver has rented it, and it does not let us in.
-        UsageError: several of its clusters have a machine of that name.
-    """
-    place, node = _awaited(service, run, member, environ, tell, patience_s, nodes or KnownNodes())
-    provider = _provider_of(service, run, node.cluster)
-    client = TRANSPORTS.stated(capabilities_of(provider).reach, "CLIENT") or ""
-    if not client and shutil.which("ssh") is None:
-        raise MissingPartError("there is no OpenSSH client here", "apt install openssh-client")
-    ssh = sys.executable if client else shutil.which("ssh") or "ssh"
-    is_direct = not (node.jump or node.way)  # what leads there by other ways says itself what is wrong
-    if node.address.startswith("-"):  # what a provider says is no option of OpenSSH's
-        raise ProviderError(f"{node.id} of {run} has no address: {node.address}", "Ask who runs that place.")
-    if is_direct and service.home_if_here(run) is None and not answers(node):
-        raise ProviderError(
-            f"{node.id} of {run} cannot be reached from here: nothing answers at port {node.port} of "
-            f"{node.address}",
-            "It was rented elsewhere, and may let in only those that drive it: do this there, or let SSH in "
-            "from here in its security group. `trainmaster logs` shows what it does.",
-        )
-    if client:
-        return SshWay(node.id, (ssh, "-P", "-m", client, node.way), node.address, place.identity, provider)
-    words = (ssh, *(_closed(place, node) if is_for_others else ()), *_options(place, node, service.home.root))
-    return SshWay(node.id, words, node.address, place.identity, provider)
-
-
-def _provider_of(service: Service, run: str, cluster: str) -> str:
-    """Of a cluster of a run; that of the run where it has no record."""
-    of = {each["id"]: each["provider"] for each in service.database.clusters_of(run)}
-    return str(of.get(cluster) or service.database.run_row(run)["provider"])
-
-
 def _line(command: Sequence[str]) -> str:
     """A command for a shell, as ssh gives it: one word is what the user has quoted as a whole.
 
@@ -406,191 +297,3 @@ def _line(command: Sequence[str]) -> str:
 def _environment_of(run: str, member: str | None) -> dict[str, str]:
     """What a member that runs on this machine has in its environment; empty if none does."""
     return next((environ for _, environ in processes_here(run, member)), {})
-
-
-def processes_here(run: str, member: str | None) -> Iterator[tuple[int, dict[str, str]]]:
-    """Number and environment of each process on this machine of a member, or of any of the run's."""
-    wanted = _marks(run, member)
-    for pid in sorted(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
-        try:
-            texts = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="surrogateescape").split("\0")
-        except OSError:  # gone, or another user's
-            continue
-        found = {name: value for name, mark, value in (text.partition("=") for text in texts) if mark}
-        if "TRAINMASTER_ROLE" in found and wanted.items() <= found.items():
-            yield pid, found
-
-
-def _marks(run: str, member: str | None) -> dict[str, str]:
-    """What tells a member in the environments of processes; ids of machines are no members' names."""
-    role, _, index = (member or "").rpartition("-")
-    named = role and index.isdecimal()
-    return {"TRAINMASTER_RUN": run} | (
-        {"TRAINMASTER_ROLE": role, "TRAINMASTER_INDEX": index} if named else {}
-    )
-
-
-def members_of(service: Service, run: str) -> set[str]:
-    """Names of the members that tasks of a run have."""
-    from trainmaster.control.task.gangs import member_names
-    from trainmaster.service.runs.stored_recipe import experiments_in_all_sizes
-
-    found = experiments_in_all_sizes(service.database, run)
-    return {f"{role}-{index}" for each in found for role, index in member_names(each)}
-
-
-def check_member(service: Service, run: str, member: str | None) -> None:
-    """Refuse what is no member of a run.
-
-    Raises:
-        NotFoundError: there is none of that name; with those that there are.
-    """
-    if member is not None and member not in (known := members_of(service, run)):
-        raise NotFoundError(f"{run} has no member {member!r}", f"It has {', '.join(sorted(known))}.")
-
-
-def _awaited(
-    service: Service,
-    run: str,
-    member: str | None,
-    environ: Mapping[str, str],
-    tell: Callable[[str], None],
-    patience_s: float,
-    known: KnownNodes,
-) -> tuple[ProviderPlace, Node]:
-    """The machine of a member; while somebody drives the run, one that is on its way is waited for."""
-    until = time.monotonic() + patience_s
-    is_told = False
-    while True:
-        try:
-            return _node(service, run, member, environ, known)
-        except NotFoundError:
-            row = service.database.run_row(run)
-            is_coming = member is None or member in members_of(service, run)
-            if not (is_coming and is_driven(row, service.database.clock_s())) or time.monotonic() > until:
-                raise
-        if not is_told:
-            tell(f"{run}: waits for the machine of {member or 'its first member'}")
-            is_told = True
-        time.sleep(_LOOK_S)
-
-
-def _node(
-    service: Service, run: str, member: str | None, environ: Mapping[str, str], known: KnownNodes
-) -> tuple[ProviderPlace, Node]:
-    """The machine of a member, and what leads there: another driver may have the run meanwhile."""
-    from trainmaster.cluster.record import ClusterRecord, ClusterState
-    from trainmaster.providers.plugins import get_provider
-
-    files = service.files_of(run)
-    records = [ClusterRecord.of_row(row) for row in service.database.clusters_of(run)]
-    alive = [r for r in records if r.state in (ClusterState.ACTIVE, ClusterState.KEPT) and r.rented]
-    if not alive:
-        raise NotFoundError(f"{run} has no machines now", "`trainmaster status` says how far it is.")
-    record, wanted = _machine(files, run, member, alive)
-    place = service.access_to(run, environ, record.provider)
-    if (node := known.find(run, wanted)) is not None and node.cluster == record.id:
-        return place, node
-    for node in get_provider(record.provider, place).nodes(record.id):
-        if node.id == wanted and node.state in (NodeState.READY, NodeState.LEAVING):
-            known.note(run, node)
-            return place, node
-    raise _gone(run, wanted)
-
-
-def _gone(run: str, machine: str) -> NotFoundError:
-    return NotFoundError(
-        f"the machine {machine} of {run} is gone", "Its run rents another one while it goes on."
-    )
-
-
-def _machine(
-    files: RunFiles, run: str, member: str | None, records: Sequence[ClusterRecord]
-) -> tuple[ClusterRecord, str]:
-    """The machine of a member, with its cluster: where its newest attempt runs; or that of the name.
-
-    Raises:
-        NotFoundError: there is no such machine, or it is gone.
-        UsageError: several clusters have a machine of that name.
-    """
-    places = sorted(
-        (files.run_directory(run) / "tasks").glob(f"*/*/*/{PLACES}"), key=lambda path: path.stat().st_mtime
-    )
-    for path in reversed(places):
-        known = read_places(path)
-        machine_id = next(iter(known.values()), None) if member is None else known.get(member)
-        if machine_id is not None:
-            having = [each for each in records if each.machine(machine_id) is not None]
-            if not having:
-                raise _gone(run, machine_id)
-            experiment = path.parents[2].name  # hosts of one's own may have the same name in two places
-            return next(
-                (each for each in having if experiment in each.plan.experiments), having[0]
-            ), machine_id
-    rented = [
-        (record, record.name_of(machine.seat), machine) for record in records for machine in record.rented
-    ]
-    if member is None:
-        return rented[0][0], rented[0][2].id
-    named = [each for each in rented if member == each[2].id] or [
-        each for each in rented if member in (each[1], each[2].seat)
-    ]
-    if len(named) > 1:
-        which = ", ".join(f"{machine.id} (of {record.id})" for record, _, machine in named)
-        raise UsageError(f"several clusters of {run} have a {member}", f"Say which: {which}.")
-    if named:
-        return named[0][0], named[0][2].id
-    nodes = ", ".join(f"{name} ({machine.id})" for _, name, machine in rented)
-    raise NotFoundError(f"{run} has no member and no machine {member!r}", f"Its machines are {nodes}.")
-
-
-def _closed(place: ProviderPlace, node: Node) -> list[str]:
-    """That a client does nothing else here (escape characters open ports), and lends nothing of ours."""
-    settings = {
-        "EscapeChar": "none",
-        "ForwardAgent": "no",
-        "ForwardX11": "no",
-        "PermitLocalCommand": "no",
-        "ControlPath": "none",
-    }
-    options = openssh_options(settings)
-    # The user's own settings say how one logs in at a host to go through: only hosts of an owner have one.
-    return options if node.jump and not place.team else [*options, *_NO_SETTINGS]
-
-
-def _options(place: ProviderPlace, node: Node, home: Path) -> list[str]:
-    """What a client needs for a machine. home: of the caller, which has met what one goes through."""
-    from trainmaster.providers.hosts_over_ssh import target_of
-    from trainmaster.transport.host_keys import FILE_NAME, shown_key_file
-
-    target = target_of(node)
-    met = place.root / FILE_NAME
-    known = shown_key_file(place.home_root / "clusters" / node.cluster, node.id)  # removed with its cluster
-    if not target.host_key:
-        known = known if known.is_file() else met
-    else:  # vouched for by the provider: no need to have met it
-        line = f"{target.pin} {target.host_key}\n"
-        if not known.is_file() or known.read_text() != line:  # other clients read it just now
-            write_private(known, line.encode())
-    settings = {
-        "ConnectTimeout": "10",
-        "ConnectionAttempts": "30",  # a second apart: a machine that runs may not listen yet
-        "ServerAliveInterval": "15",  # one that is lost says nothing; three times, and it is given up
-    }
-    options = [*target.openssh(target.pin, known, settings), "-p", str(target.port), "-l", target.login]
-    if target.jump is not None and target.jump.key is not None:
-        way = _way_through(target.jump, target.jump.key, [met] if place.team else [met, home / FILE_NAME])
-        way[1:1] = _NO_SETTINGS if place.team else []  # nothing that this machine's user has opens it
-        options += ["-o", f"ProxyCommand={shlex.join(way)}"]
-    elif node.jump:
-        options += ["-J", node.jump]
-    return options
-
-
-def _way_through(jump: Target, key: Path, met: Sequence[Path]) -> list[str]:
-    """To a host that this key opens; this home has met it, or its owner, whose settings say all else."""
-    files = " ".join(f'"{file}"' for file in dict.fromkeys(met))
-    words = ["ssh", "-o", f"UserKnownHostsFile={files} ~/.ssh/known_hosts", "-i", str(key)]
-    words += ["-o", "IdentitiesOnly=yes", *(["-l", jump.user] if jump.user else [])]
-    words += [] if jump.port == 22 else ["-p", str(jump.port)]
-    return [*words, "-W", "%h:%p", jump.address]

@@ -7,15 +7,22 @@ all three are known can be looked for in the same place; elsewhere only a clock 
 from __future__ import annotations
 
 import os
+import selectors
 import signal
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import IO, TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from subprocess import Popen
 
 #: A process may fork while we look, or take a moment to die.
 _TRIES: Final = 200
+#: All that a pipe holds, unless it was made larger.
+_PIPE_BYTES: Final = 1 << 16
 #: A line for a shell that begins so is for the machine, also where the member whose it is has a container.
 ON_MACHINE: Final = "# on the machine\n"
 
@@ -122,6 +129,33 @@ def _start_ticks(pid: int) -> int | None:
 def _stat(pid: int) -> list[str]:
     """What the kernel says of a process, from its state on."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def said_by(process: Popen[bytes], *pipes: IO[bytes], look_s: float) -> Iterator[tuple[int, bytes]]:
+    """What a program says, piece by piece, until it has ended or closed its pipes.
+
+    What it leaves behind may keep them open, and say more: that is not waited for.
+
+    Args:
+        process: the program.
+        pipes: that it writes to; each piece comes with the number of its own.
+        look_s: after so long without a word there is an empty piece: its caller may have waited enough.
+    """
+    with selectors.DefaultSelector() as ready:
+        for number, pipe in enumerate(pipes):
+            ready.register(pipe, selectors.EVENT_READ, number)
+        has_ended = False
+        while ready.get_map() and not has_ended:
+            has_ended = process.poll() is not None  # looked at first: what it has said by then is read
+            found = ready.select(0 if has_ended else look_s)
+            for key, _ in found:
+                piece = os.read(key.fd, _PIPE_BYTES)
+                if piece:
+                    yield key.data, piece
+                else:
+                    ready.unregister(key.fileobj)
+            if not found:
+                yield 0, b""
 
 
 def kernel_text(path: Path) -> str:

@@ -18,9 +18,11 @@ from trainmaster.cluster.record import ClusterRecord, ClusterState
 from trainmaster.control.task.layout import RunFiles
 from trainmaster.providers.base import NodeState, ProviderPlace
 from trainmaster.service import shells
+from trainmaster.service.runs import member_ways
 from trainmaster.service.runs.known_nodes import KnownNodes
 from trainmaster.service.runs.member_commands import Terminal
 from trainmaster.service.runs.member_connections import MemberConnections
+from trainmaster.service.runs.member_ways import find_way, marks_of
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import MissingPartError, NotFoundError, ProviderError, UsageError
 from trainmaster.testing.waits import until
@@ -35,10 +37,10 @@ class Bench:
     def __init__(self, monkeypatch, comes_after=2, *, driven=True):
         self.looks, self.told = 0, []
         self._comes_after = comes_after
-        monkeypatch.setattr(shells, "_node", self._node)
-        monkeypatch.setattr(shells, "members_of", lambda *_: {"worker-0", "worker-1"})
-        monkeypatch.setattr(shells, "is_driven", lambda *_: driven)
-        monkeypatch.setattr(shells, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda _: None))
+        monkeypatch.setattr(member_ways, "_node", self._node)
+        monkeypatch.setattr(member_ways, "members_of", lambda *_: {"worker-0", "worker-1"})
+        monkeypatch.setattr(member_ways, "is_driven", lambda *_: driven)
+        monkeypatch.setattr(member_ways, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda _: None))
         self.service = SimpleNamespace(database=SimpleNamespace(run_row=lambda _: {}, clock_s=lambda: 0.0))
 
     def _node(self, *_):
@@ -48,7 +50,7 @@ class Bench:
         return "the node"
 
     def ask(self, member):
-        return shells._awaited(self.service, "run", member, {}, self.told.append, 60.0, KnownNodes())
+        return member_ways._awaited(self.service, "run", member, {}, self.told.append, 60.0, KnownNodes())
 
 
 @pytest.mark.parametrize("member", [None, "worker-1"])
@@ -81,7 +83,7 @@ def rented(tmp_path, monkeypatch):
     )
     target.openssh = MethodType(Target.openssh, target)
     place = ProviderPlace(tmp_path, "home")
-    monkeypatch.setattr(shells, "_node", lambda *_: (place, node))
+    monkeypatch.setattr(member_ways, "_node", lambda *_: (place, node))
     monkeypatch.setattr(shells, "is_driven", lambda *_: True)
     monkeypatch.setattr("trainmaster.providers.hosts_over_ssh.target_of", lambda _: target)
     recipe = Recipe.from_text(RECIPE, directory=tmp_path)
@@ -98,13 +100,13 @@ def rented(tmp_path, monkeypatch):
 
 def test_a_machine_of_a_driver_elsewhere_that_lets_nobody_in_is_told_at_once(rented, monkeypatch):
     monkeypatch.setattr(rented, "home_if_here", lambda _: None)
-    monkeypatch.setattr(shells, "answers", lambda _: False)
+    monkeypatch.setattr(member_ways, "answers", lambda _: False)
     rented.node.port = 22
     with pytest.raises(ProviderError, match="node-1 of run cannot be reached from here") as error:
-        shells.find_way(rented, "run", None, {})
+        find_way(rented, "run", None, {})
     assert "security group" in error.value.hint
-    monkeypatch.setattr(shells, "answers", lambda _: True)
-    assert shells.find_way(rented, "run", None, {}).machine == "node-1"
+    monkeypatch.setattr(member_ways, "answers", lambda _: True)
+    assert find_way(rented, "run", None, {}).machine == "node-1"
 
 
 def cluster(provider, experiment, machine):
@@ -146,7 +148,7 @@ def two_places(tmp_path, monkeypatch):
 
 
 def node_of(bench, member):
-    return shells._node(bench.service, "run", member, {}, KnownNodes())[1].id
+    return member_ways._node(bench.service, "run", member, {}, KnownNodes())[1].id
 
 
 def test_only_the_place_of_the_machine_is_asked_for_it(two_places):
@@ -176,13 +178,13 @@ def test_the_client_is_that_of_the_machines_place_and_not_of_the_first(two_place
     ]
     node = SimpleNamespace(id="pod", cluster="run.train", address="a", jump="", way="w")
     place = two_places.service.access_to()
-    monkeypatch.setattr(shells, "_node", lambda *_: (place, node))
-    monkeypatch.setattr(shells.shutil, "which", lambda _: None)  # no OpenSSH, which only hosts need
-    way = shells.find_way(two_places.service, "run", None, {})
+    monkeypatch.setattr(member_ways, "_node", lambda *_: (place, node))
+    monkeypatch.setattr(member_ways.shutil, "which", lambda _: None)  # no OpenSSH, which only hosts need
+    way = find_way(two_places.service, "run", None, {})
     assert (way.provider, way.command[0]) == ("kubernetes", sys.executable)
     node.cluster = "run.prepare"
     with pytest.raises(MissingPartError, match="no OpenSSH client"):
-        shells.find_way(two_places.service, "run", None, {})
+        find_way(two_places.service, "run", None, {})
 
 
 def options_of(words):
@@ -197,11 +199,11 @@ CLOSED = {
 
 def test_a_client_for_somebody_else_does_nothing_on_this_machine(rented):
     command = MemberConnections(rented, {}, is_for_others=True).command("run", None, (), Terminal("a", 1, 1))
-    way = shells.find_way(rented, "run", None, {}, is_for_others=True)
+    way = find_way(rented, "run", None, {}, is_for_others=True)
     for words in (command._shell.command, way.command):
         assert options_of(words) >= CLOSED | {"/dev/null"}
     rented.node.jump = "me@gate"  # how to log in there the owner's settings say
-    words = shells.find_way(rented, "run", None, {}, is_for_others=True).command
+    words = find_way(rented, "run", None, {}, is_for_others=True).command
     assert options_of(words) >= CLOSED
     assert "/dev/null" not in options_of(words)
 
@@ -210,14 +212,14 @@ def test_a_host_to_go_through_is_opened_by_its_key(rented, tmp_path):
     """Of the settings of a site; its host key is the one that this home has met, or the user."""
     rented.node.jump = "me@gate:2222"
     rented.target.jump = jump_target(rented.node.jump, tmp_path / "id")
-    options = options_of(shells.find_way(rented, "run", None, {}).command)
+    options = options_of(find_way(rented, "run", None, {}).command)
     (way,) = [each for each in options if each.startswith("ProxyCommand=")]
     words = shlex.split(way.removeprefix("ProxyCommand="))
     assert f'UserKnownHostsFile="{tmp_path}/known_hosts" ~/.ssh/known_hosts' in words
     assert words[words.index("-i") + 1] == str(tmp_path / "id")
     assert words[-7:] == ["-l", "me", "-p", "2222", "-W", "%h:%p", "gate"]
     rented.home.root = tmp_path / "home"  # it is driven elsewhere
-    (way,) = [each for each in options_of(shells.find_way(rented, "run", None, {}).command) if "gate" in each]
+    (way,) = [each for each in options_of(find_way(rented, "run", None, {}).command) if "gate" in each]
     known = f'"{tmp_path}/known_hosts" "{tmp_path}/home/known_hosts" ~/.ssh/known_hosts'
     assert f"UserKnownHostsFile={known}" in shlex.split(way.removeprefix("ProxyCommand="))
 
@@ -227,14 +229,14 @@ def test_ones_own_client_reads_ones_own_settings(rented):
 
 
 def test_the_key_of_a_machine_is_written_once_for_all_who_read_it(rented, tmp_path):
-    shells.find_way(rented, "run", None, {})
+    find_way(rented, "run", None, {})
     known = tmp_path / "clusters" / "c" / "known-node-1"
     before = known.stat().st_ino
-    shells.find_way(rented, "run", None, {})
+    find_way(rented, "run", None, {})
     assert (known.read_text(), known.stat().st_ino) == ("node-1 ssh-ed25519 AAAA\n", before)
     with known.open() as reading:
         known.write_text("another\n")
-        shells.find_way(rented, "run", None, {})
+        find_way(rented, "run", None, {})
         assert (reading.read(), known.read_text()) == ("another\n", "node-1 ssh-ed25519 AAAA\n")
     assert [each.name for each in known.parent.iterdir()] == ["known-node-1"]
 
@@ -243,7 +245,7 @@ def test_the_key_of_a_machine_is_written_once_for_all_who_read_it(rented, tmp_pa
 def test_what_a_provider_calls_a_machine_leads_to_no_other_file(rented, tmp_path, name):
     """The provider may be one that a manager of a team names, and says what is in the file, too."""
     rented.node.id, rented.target.host_key = name, "ssh-ed25519 AAAA\n* * * * * root id"
-    shells.find_way(rented, "run", None, {}, is_for_others=True)
+    find_way(rented, "run", None, {}, is_for_others=True)
     assert [each.name for each in tmp_path.iterdir()] == ["clusters"]
     assert [each.parent for each in tmp_path.rglob("*") if each.is_file()] == [tmp_path / "clusters" / "c"]
 
@@ -251,16 +253,16 @@ def test_what_a_provider_calls_a_machine_leads_to_no_other_file(rented, tmp_path
 def test_an_address_of_a_machine_is_no_option_of_the_client(rented):
     rented.node.address = "-oProxyCommand=id"
     with pytest.raises(ProviderError, match="has no address"):
-        shells.find_way(rented, "run", None, {}, is_for_others=True)
+        find_way(rented, "run", None, {}, is_for_others=True)
 
 
 def test_a_machine_that_another_driver_has_met_is_known_by_what_it_has_seen(rented, tmp_path):
     rented.target.host_key = ""
-    way = shells.find_way(rented, "run", None, {}).command
+    way = find_way(rented, "run", None, {}).command
     assert f'UserKnownHostsFile="{tmp_path}/known_hosts"' in way
     (known := tmp_path / "clusters" / "c" / "known-node-1").parent.mkdir(parents=True, exist_ok=True)
     known.write_text("node-1 ssh-ed25519 AAAA\n")
-    way = shells.find_way(rented, "run", None, {}).command
+    way = find_way(rented, "run", None, {}).command
     assert f'UserKnownHostsFile="{known}"' in way
 
 
@@ -296,7 +298,7 @@ def test_a_process_that_ends_while_it_is_looked_at_is_not_told(monkeypatch, tmp_
         f'#!/bin/sh\n[ "$1" != -lz ] || echo /proc/4194305/environ\nexec {shutil.which("grep")} "$@"\n'
     )
     grep.chmod(0o755)
-    marks = {**shells._marks("run", None), "TRAINMASTER_ROLE": "worker", "WORD": "given"}
+    marks = {**marks_of("run", None), "TRAINMASTER_ROLE": "worker", "WORD": "given"}
     line = "echo $WORD; echo apart >&2; exit 3"
     there = shells._there(tmp_path, "run", None, [line], inside=inside, wait=1, late="")
     with subprocess.Popen(["sleep", "1000"], env=marks | {"PATH": os.environ["PATH"]}) as member:
@@ -309,7 +311,7 @@ def test_a_process_that_ends_while_it_is_looked_at_is_not_told(monkeypatch, tmp_
 
 
 def test_a_command_begins_once_with_all_that_a_member_has_in_its_environment(tmp_path):
-    marks = {**shells._marks("run", None), "TRAINMASTER_ROLE": "worker", "PATH": os.environ["PATH"]}
+    marks = {**marks_of("run", None), "TRAINMASTER_ROLE": "worker", "PATH": os.environ["PATH"]}
     marks |= {f"LARGE{number}": "x" * 100_000 for number in range(4)} | {"LAST": "given"}
     there = shells._there(
         tmp_path, "run", None, ["echo ${#LARGE0} ${#LARGE3} $LAST"], inside="", wait=1, late=""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import selectors
 import shutil
 import subprocess
 import sys
@@ -13,10 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from trainmaster.spec.errors import MissingPartError
-from trainmaster.spec.processes import end_marked
+from trainmaster.spec.processes import end_marked, said_by
 
 #: Marks all processes of a run's Ansible; its value is the run's directory.
 RUN_VARIABLE: Final = "TRAINMASTER_ROLES"
@@ -25,7 +24,6 @@ CALL_VARIABLE: Final = "TRAINMASTER_ROLES_CALL"
 #: Of the caller's own variables for Ansible, these say where things are; others would change what roles do.
 _TAKEN_OVER: Final = ("ANSIBLE_COLLECTIONS_PATH", "ANSIBLE_VAULT_PASSWORD_FILE", "ANSIBLE_GALAXY_SERVER")
 _LOOK_S: Final = 0.5
-_PIECE_BYTES: Final = 1 << 16
 _calls: set[str] = set()
 _guard = threading.Lock()
 
@@ -93,44 +91,20 @@ def call(
             start_new_session=True,  # Ctrl-C is for us: we end it
         )
         assert process.stdout is not None
+        deadline = time.monotonic() + timeout_s
         with process, contextlib.closing(process.stdout) as pipe:
             try:
-                is_done = _read(pipe, process, output, timeout_s, is_over)
+                for _, piece in said_by(process, pipe, look_s=_LOOK_S):
+                    output(piece)
+                    if time.monotonic() >= deadline or is_over.is_set():
+                        return None
+                return process.wait()
             finally:
                 end_marked(CALL_VARIABLE, mark)
-            code = process.wait()
-        return code if is_done else None
     finally:
         end_marked(CALL_VARIABLE, mark)  # connections that it keeps open for a while
         with _guard:
             _calls.discard(mark)
-
-
-def _read(
-    pipe: IO[bytes],
-    process: subprocess.Popen[bytes],
-    output: Callable[[bytes], None],
-    timeout_s: float,
-    is_over: threading.Event,
-) -> bool:
-    """Take what is said until the program ends; False if that took too long.
-
-    What it leaves behind (connections that stay open) may keep the pipe open, which is not waited for.
-    """
-    deadline = time.monotonic() + timeout_s
-    with selectors.DefaultSelector() as selector:
-        selector.register(pipe, selectors.EVENT_READ)
-        while time.monotonic() < deadline and not is_over.is_set():
-            has_ended = process.poll() is not None
-            if selector.select(0 if has_ended else _LOOK_S):
-                piece = os.read(pipe.fileno(), _PIECE_BYTES)
-                if not piece:
-                    process.wait()
-                    return True
-                output(piece)
-            elif has_ended:
-                return True
-    return False
 
 
 def _end_calls() -> None:

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
-import select
 import signal
 import subprocess
 import tempfile
@@ -18,6 +16,7 @@ from typing import Any, Final, Protocol
 from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.plugins import PluginRegistry
+from trainmaster.spec.processes import said_by
 
 _SHOWN_BYTES = 300
 _LOOK_S = 0.05
@@ -50,30 +49,17 @@ class CommandNotifier:
             )
         assert process.stderr is not None
         with process.stderr:
-            said = _last_words(process, process.stderr.fileno())
+            last = b""
+            for _, piece in said_by(process, process.stderr, look_s=_LOOK_S):
+                last = (last + piece)[-_SHOWN_BYTES:]
+            process.wait()
+        said = last.decode(errors="replace").strip()
         if process.returncode == -signal.SIGKILL:
             raise TrainmasterError(f"the command had not ended after {timeout_s:.0f} s")
         if process.returncode:
             raise TrainmasterError(
                 f"the command ended with code {process.returncode}" + (f": {said}" if said else "")
             )
-
-
-def _last_words(process: subprocess.Popen[bytes], descriptor: int) -> str:
-    """Wait for its end; what it said last. What it left in the background may hold its stderr for ever."""
-    said, is_open = b"", True
-    poll = select.poll()  # a driver of many runs has descriptors that `select` does not take
-    poll.register(descriptor, select.POLLIN)
-    while True:
-        has_ended = process.poll() is not None  # read before it is looked
-        if is_open and poll.poll(0 if has_ended else _LOOK_S * 1000):
-            piece = os.read(descriptor, 1 << 16)  # all that a pipe holds
-            is_open = bool(piece)
-            said = (said + piece)[-_SHOWN_BYTES:]
-        if has_ended:
-            return said.decode(errors="replace").strip()
-        if not is_open:
-            process.wait()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import selectors
 import shutil
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from trainmaster.executors.containers import command_line
 from trainmaster.objects.errors import FullStoreError
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.plain_json import parsed_json
+from trainmaster.spec.processes import said_by
 
 ENGINE_VARIABLE = "TRAINMASTER_CONTAINER_ENGINE"
 KINDS = ("docker", "podman")
@@ -38,6 +38,8 @@ _ANSWER_S = 30.0
 #: A registry that has not said what is in the image by then is not there.
 CONNECT_S = 90.0
 _PIECE_BYTES = 1 << 20
+#: How often it is looked whether the registry has answered; and the end of what a client says that is kept.
+_LOOK_S, _SAID = 0.5, 1 << 16
 _LOADED = re.compile(r"^Loaded image(?:\(s\)| ID)?: (\S+)$", re.MULTILINE)
 _NO_ROOM = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
 _UNDER_WAY = re.compile(r"Pulling from|Getting image source|Copying|\b[0-9a-f]{12}: |Digest: ", re.IGNORECASE)
@@ -282,21 +284,14 @@ def _plain_id(text: str) -> str:
 def _listen(process: subprocess.Popen[bytes], connect_s: float) -> str:
     """The output of a pull; ends it if nothing comes of it."""
     assert process.stdout is not None
-    said = b""
-    give_up_at = time.monotonic() + connect_s
-    with selectors.DefaultSelector() as selector, process.stdout as pipe:
-        selector.register(pipe, selectors.EVENT_READ)
-        while True:
-            under_way = _UNDER_WAY.search(said.decode("utf-8", "replace"))
-            left_s = None if under_way else give_up_at - time.monotonic()
-            if left_s is not None and left_s <= 0:
+    said, give_up_at = "", time.monotonic() + connect_s
+    with process.stdout as pipe:
+        for _, piece in said_by(process, pipe, look_s=_LOOK_S):
+            said = (said + piece.decode("utf-8", "replace"))[-_SAID:]
+            if time.monotonic() >= give_up_at and not _UNDER_WAY.search(said):
                 _end(process)
                 return f"no registry has answered within {connect_s:.0f} s"
-            if selector.select(left_s):
-                data = os.read(pipe.fileno(), 65536)
-                if not data:
-                    return said.decode("utf-8", "replace")
-                said = (said + data)[-65536:]
+    return said
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

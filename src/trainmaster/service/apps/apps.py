@@ -15,8 +15,8 @@ from sqlalchemy.engine import RowMapping
 from trainmaster.db import apps as rows
 from trainmaster.db.leases import is_alive
 from trainmaster.db.row_values import columns
+from trainmaster.service.runs.member_ways import check_member
 from trainmaster.service.service import Service
-from trainmaster.service.shells import check_member
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.users.access import digest_of
 from trainmaster.service.users.caller import Caller, Credential, ForbiddenError

@@ -28,9 +28,9 @@ from trainmaster.db import queries
 from trainmaster.executors.supervisor.processes import kept_environment
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.apps.app_host import AppKind, without_tensorflow
+from trainmaster.service.runs.member_ways import find_way
 from trainmaster.service.runs.metric_export import OWN, EventFiles
 from trainmaster.service.service import Service
-from trainmaster.service.shells import find_way
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.states import State

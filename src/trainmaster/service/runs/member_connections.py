@@ -19,8 +19,9 @@ from typing import IO, Final
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.runs.known_nodes import KnownNodes
 from trainmaster.service.runs.member_commands import MemberCommand, Terminal
+from trainmaster.service.runs.member_ways import SshWay, check_member, find_way, processes_here
 from trainmaster.service.service import Service
-from trainmaster.service.shells import SshWay, check_member, find_shell, find_way, processes_here
+from trainmaster.service.shells import find_shell
 from trainmaster.service.users.caller import TooOftenError
 from trainmaster.spec.errors import NotListeningError, ProviderError, UsageError, fails_as
 

@@ -13,9 +13,9 @@ from trainmaster.control.attempt.system_log import WAIT_S, put_system_log, said_
 from trainmaster.control.task.layout import AttemptPlace
 from trainmaster.executors.telemetry.masking import SecretMask
 from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service.runs.member_ways import check_member, find_way
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.service.service import Service
-from trainmaster.service.shells import check_member, find_way
 from trainmaster.spec.errors import NotFoundError, ProviderError
 
 #: For a login on top of what is asked.

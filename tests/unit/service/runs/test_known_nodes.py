@@ -5,8 +5,7 @@ from __future__ import annotations
 import socket
 from types import SimpleNamespace
 
-from trainmaster.service import shells
-from trainmaster.service.runs import known_nodes
+from trainmaster.service.runs import known_nodes, member_ways
 from trainmaster.service.runs.known_nodes import KnownNodes, answers
 
 
@@ -64,7 +63,7 @@ def test_a_cloud_is_asked_once_for_the_machine_of_a_member(tmp_path, monkeypatch
         state=record.ClusterState.ACTIVE, rented=["x"], provider="aws", id="c", name_of=lambda _: "n"
     )
     monkeypatch.setattr(record.ClusterRecord, "of_row", lambda _: rented)
-    monkeypatch.setattr(shells, "_machine", lambda *_: (rented, "i-1"))
+    monkeypatch.setattr(member_ways, "_machine", lambda *_: (rented, "i-1"))
     monkeypatch.setattr(plugins, "get_provider", lambda *_: SimpleNamespace(nodes=nodes))
     place = SimpleNamespace(root=tmp_path, identity="home")
     service = SimpleNamespace(
@@ -75,8 +74,8 @@ def test_a_cloud_is_asked_once_for_the_machine_of_a_member(tmp_path, monkeypatch
     there, known = [True], KnownNodes(lambda _: there[0])
     monkeypatch.setattr(known_nodes, "_FRESH_S", 0.0)
     for _ in range(3):
-        assert shells._node(service, "run", None, {}, known) == (place, machine)
+        assert member_ways._node(service, "run", None, {}, known) == (place, machine)
     assert asked == ["c"]
     there[0] = False
-    assert shells._node(service, "run", None, {}, known) == (place, machine)
+    assert member_ways._node(service, "run", None, {}, known) == (place, machine)
     assert asked == ["c", "c"]

@@ -12,10 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainmaster.service import shells
-from trainmaster.service.runs import member_connections
+from trainmaster.service.runs import member_connections, member_ways
 from trainmaster.service.runs.member_connections import MemberConnections
-from trainmaster.service.shells import SshWay
+from trainmaster.service.runs.member_ways import SshWay
 from trainmaster.service.users.caller import TooOftenError
 from trainmaster.spec.errors import NotFoundError, NotListeningError, ProviderError, UsageError
 
@@ -89,7 +88,7 @@ def said(stream, text):
 
 def test_a_port_of_a_run_on_this_machine_and_no_other(echo, monkeypatch):
     run = f"run-{os.getpid()}"
-    monkeypatch.setattr(shells, "members_of", lambda *_: {"worker-0", "worker-1"})
+    monkeypatch.setattr(member_ways, "members_of", lambda *_: {"worker-0", "worker-1"})
     local = connections("local")
     assert said(local.open(run, None, echo.port), b"abc") == b"ABC"
     assert said(local.open(run, "worker-0", echo.port), b"abc") == b"ABC"

@@ -10,8 +10,8 @@ import pytest
 from trainmaster.cluster.member_places import PLACES
 from trainmaster.control.task.layout import RunFiles
 from trainmaster.service.runs import system_logs
+from trainmaster.service.runs.member_ways import SshWay
 from trainmaster.service.runs.system_logs import fetch_system_log
-from trainmaster.service.shells import SshWay
 from trainmaster.spec.errors import NotFoundError, ProviderError
 
 
