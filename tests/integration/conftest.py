@@ -284,7 +284,7 @@ class Trainmaster:
             assert sum(tasks[name] for name in COUNTERS) == tasks["total"], tasks
             assert all(tasks[name] >= 0 for name in COUNTERS), tasks
         for model in found["models"]:
-            assert model.keys() == {"experiment", "task", "uri", "metrics"}, model
+            assert model.keys() == {"experiment", "task", "uri", "metrics", "parameters"}, model
         return found
 
     # --- looking and waiting -----------------------------------------------------------------------

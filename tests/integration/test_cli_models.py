@@ -114,6 +114,18 @@ def test_every_task_of_a_sweep_has_its_model(tm):
     assert sorted(model["parameters"]["x"] for model in listed) == list(range(10, 20))
 
 
+def test_of_a_grid_each_line_has_its_parameters(tm):
+    command = "[ {{lr}} = 0.1 ] && echo x > $TRAINMASTER_OUTPUT_DIR/x"
+    run = tm.run(tm.task(command, parameters={"lr": [0.1, 0.2]}), code=1)
+    assert [model["parameters"] for model in run["models"]] == [{"lr": 0.1}]
+    head, row = tm.call("models", run["run"]).out.splitlines()
+    assert "parameters" in head.split()
+    assert "lr=0.1" in row.split()
+    shown = tm.call("status", run["run"]).out
+    assert "  main/1 (lr=0.2) USER_ERROR: exit code 1" in shown
+    assert "  model main/0  lr=0.1  file://" in shown
+
+
 def test_a_link_in_the_output_cannot_lead_outside(tm):
     (tm.root / "private.txt").write_text("private")
     recipe = tm.task(

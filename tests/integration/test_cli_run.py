@@ -45,7 +45,7 @@ def test_a_run_prints_one_json_object(tm):
     }
     uri = f"file://{tm.home}/store/models/{run}/main/0"
     model = {"experiment": "main", "task": 0, "uri": uri, "metrics": {"step": 2, "accuracy": 0.97}}
-    assert summary["models"] == [model]
+    assert summary["models"] == [{**model, "parameters": {}}]
     assert "training" in result.err  # what people read
     assert tm.status(run) == summary
     assert tm.status("latest") == summary

@@ -12,7 +12,7 @@ from trainmaster.cli import registry
 from trainmaster.cli._groups import DefaultGroup
 from trainmaster.cli.opening import open_client
 from trainmaster.cli.options import AsJson, NewDirectory, RunId
-from trainmaster.cli.output import metrics_text, print_json, say, show, table
+from trainmaster.cli.output import metrics_text, parameters_text, print_json, say, show, table
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.units import counted
 
@@ -43,12 +43,16 @@ def list_models(
     if not models:
         say("no models yet: tasks leave them in TRAINMASTER_OUTPUT_DIR")
         return
-    show(
-        table(
-            ["run", "task", "metrics", "uri"],
-            [[m.run, f"{m.experiment}/{m.task}", metrics_text(m.metrics), m.uri] for m in models],
-        )
-    )
+    has = any(m.parameters for m in models)
+    rows = [
+        [
+            *(m.run, f"{m.experiment}/{m.task}"),
+            *([parameters_text(m.parameters)] if has else []),
+            *(metrics_text(m.metrics), m.uri),
+        ]
+        for m in models
+    ]
+    show(table(["run", "task", *(["parameters"] if has else []), "metrics", "uri"], rows))
 
 
 @app.command("save")

@@ -180,9 +180,14 @@ def best_text(experiment: str, best: Mapping[str, Any], metric: str, place: int 
     >>> best_text("sweep", {"task": 7, "value": 0.93, "parameters": {"lr": 0.01}}, "accuracy", place=2)
     '2. sweep/7  accuracy=0.93  lr=0.01'
     """
-    values = " ".join(f"{name}={number(value)}" for name, value in best["parameters"].items())
     rank = "best" if place == 1 else f"{place}."
+    values = parameters_text(best["parameters"])
     return f"{rank} {experiment}/{best['task']}  {metric}={number(best['value'])}  {values}"
+
+
+def parameters_text(parameters: Mapping[str, Any]) -> str:
+    """With what a task was started, on one line."""
+    return " ".join(f"{name}={number(value)}" for name, value in parameters.items())
 
 
 def searched(experiment: Mapping[str, Any]) -> str:
@@ -359,8 +364,15 @@ def driver_line(run: Mapping[str, Any]) -> str:
 
 
 def model_text(model: dict[str, Any]) -> str:
-    """Where a model of a summary lies, on one line."""
-    parts = [f"model {model['experiment']}/{model['task']}", metrics_text(model["metrics"]), model["uri"]]
+    """Where a model of a summary lies, with what it was made, on one line.
+
+    >>> model = {"experiment": "a", "task": 2, "metrics": {"loss": 0.5}, "uri": "file:///2"}
+    >>> model_text({**model, "parameters": {"lr": 0.1, "penalty": "l2"}})
+    'model a/2  lr=0.1 penalty=l2  loss=0.5  file:///2'
+    """
+    values = parameters_text(model.get("parameters", {}))  # older servers tell none
+    name = f"model {model['experiment']}/{model['task']}"
+    parts = [name, values, metrics_text(model["metrics"]), model["uri"]]
     return "  ".join(part for part in parts if part)
 
 

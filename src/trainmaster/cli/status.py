@@ -23,6 +23,7 @@ from trainmaster.cli.output import (
     duration,
     metrics_text,
     model_lines,
+    parameters_text,
     phases_text,
     print_json,
     queue_text,
@@ -243,10 +244,10 @@ def _show_run(client: ClientProtocol, summary: Mapping[str, Any]) -> None:
     seen = client.highlights(run)
     for task in seen.running:
         metrics = metrics_text(task.metrics) or "no metrics yet"
-        show(f"  {task.experiment}/{task.task} attempt {task.attempt}{_at(task)}  {metrics}")
+        show(f"  {task.experiment}/{task.task}{_with(task)} attempt {task.attempt}{_at(task)}  {metrics}")
     for task in seen.bad:
         why = f": {task.message}" if task.message else ""
-        show(f"  {task.experiment}/{task.task} {task.reason}{_at(task)}{why}")
+        show(f"  {task.experiment}/{task.task}{_with(task)} {task.reason}{_at(task)}{why}")
     for note in seen.notes:
         about = "" if note.task is None else f"{note.experiment}/{note.task}: "
         show(f"  {duration(max(time.time() - note.at, 0.0))} ago: {about}{note.message}")
@@ -258,6 +259,10 @@ def _show_run(client: ClientProtocol, summary: Mapping[str, Any]) -> None:
 
 def _at(task: TaskLine) -> str:
     return f" at {task.place}" if task.place else ""
+
+
+def _with(task: TaskLine) -> str:
+    return f" ({parameters_text(task.parameters)})" if task.parameters else ""
 
 
 def _service_text(service: Mapping[str, Any]) -> str:

@@ -6,8 +6,10 @@ from trainmaster.spec.errors import UsageError
 
 def _run(run, loss, lr):
     best = {"value": loss, "experiment": "train", "task": 0, "parameters": {"lr": lr, "seed": 1}}
+    tasks = [best, {**best, "task": 1}]
     best = {"loss": best} if loss is not None else {}
-    return {"run": run, "state": "DONE", "reason": "SUCCEEDED", "seconds": 5, "cost_usd": 0, "best": best}
+    its = {"best": best, "tasks": tasks}
+    return {"run": run, "state": "DONE", "reason": "SUCCEEDED", "seconds": 5, "cost_usd": 0, **its}
 
 
 def _file(path, change="changed", lines=()):
@@ -25,10 +27,10 @@ def test_runs_stand_in_a_table_and_what_differs_below_it():
         ],
     }
     assert compared_lines(found, ["loss"]) == [
-        "run  state      took  cost   min loss  best task  lr\n"
-        "a-1  SUCCEEDED  5 s   $0.00  0.25      train/0    0.1\n"
-        "a-2  SUCCEEDED  5 s   $0.00  0.5       train/0    0.2\n"
-        "a-3  SUCCEEDED  5 s   $0.00  -         -          -",
+        "run  state      took  cost   min loss  task of min loss  lr\n"
+        "a-1  SUCCEEDED  5 s   $0.00  0.25      train/0           0.1\n"
+        "a-2  SUCCEEDED  5 s   $0.00  0.5       train/0           0.2\n"
+        "a-3  SUCCEEDED  5 s   $0.00  -         -                 -",
         "",
         "beside a-1, a-2 has another recipe and the same code",
         "-lr: 1",
@@ -42,6 +44,15 @@ def test_runs_stand_in_a_table_and_what_differs_below_it():
         "of its other files (data, settings, outputs) some differ",
         "added: out/a.json",
     ]
+
+
+def test_of_one_grid_the_best_task_is_told_and_by_which_metric():
+    run = _run("a-1", 0.25, 0.1)
+    run["tasks"][1] = {**run["tasks"][1], "parameters": {"lr": 0.9, "seed": 1}}
+    found = {"metrics": {"loss": "min", "accuracy": "max"}, "runs": [run], "diffs": []}
+    head, row = compared_lines(found, [])[0].splitlines()
+    assert head.split("  ")[-2:] == ["task of min loss", "lr"]
+    assert row.split()[-2:] == ["train/0", "0.1"]
 
 
 def test_of_many_metrics_the_first_are_shown_and_the_others_counted():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainmaster.dataclass import dataclass
+from trainmaster.dataclass import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,7 @@ class TaskLine:
         message: for people; may be empty.
         metrics: the last values that it reported.
         place: of a run in several, that of its machines; else empty.
+        parameters: with which it was started.
     """
 
     experiment: str
@@ -27,6 +28,7 @@ class TaskLine:
     message: str
     metrics: Mapping[str, Any]
     place: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,7 @@ def highlights(database: Database, run: str, files: RunFiles | None = None) -> H
                 row["message"],
                 json.loads(row["metrics"]),
                 "" if places is None else places.place(row),
+                json.loads(row["parameters"]),
             )
             for row in rows
         )
@@ -138,6 +139,7 @@ def run_summary(database: Database, run: str, files: RunFiles | None = None) -> 
             "task": m["task"],
             "uri": m["uri"],
             "metrics": json.loads(m["metrics"]),
+            "parameters": json.loads(m["parameters"]),
         }
         for m in queries.models(database, run, limit=MAX_SHOWN_MODELS)
     ]
