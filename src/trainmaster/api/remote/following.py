@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.api.remote.streaming import ServerMessage
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 #: More often the server is not asked how far a run is, in seconds.
 _VIEW_S: Final = 2.0
+_ATTEMPT: Final = ("experiment", "task", "attempt")
 _LABEL: Final = re.compile(rb"[^ ]+/\d+#\d+ [^ ]+ \| ")
 
 
@@ -30,10 +31,13 @@ def first_members(recipe: Recipe) -> dict[str, str]:
     return {name: "{}-{}".format(*member_names(found)[0]) for name, found in recipe.experiments.items()}
 
 
-def _failed(event: Event) -> bool:
+def _is_over(event: Event) -> bool:
     """Of a task: an attempt is over; on the way there, as while it saves, its reason is known already."""
-    is_over = event.after in (State.RECOVERING, State.DONE)
-    return is_over and event.reason is not None and not event.reason.is_success
+    return event.kind == "task" and event.after in (State.RECOVERING, State.DONE)
+
+
+def _failed(event: Event) -> bool:
+    return _is_over(event) and event.reason is not None and not event.reason.is_success
 
 
 class RunFollower:
@@ -43,9 +47,17 @@ class RunFollower:
         recipe: of the run.
         status: the object of ``status --json``, of now.
         view_every_s: seconds from one look at how far it is to the next.
+        before: what had happened when it was resumed: neither that is told again, nor what those attempts
+            have written that were over.
     """
 
-    def __init__(self, recipe: Recipe, status: Callable[[], Mapping[str, Any]], view_every_s: float) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        status: Callable[[], Mapping[str, Any]],
+        view_every_s: float,
+        before: Sequence[Event] = (),
+    ) -> None:
         from trainmaster.executors.telemetry.metrics import StepRate
         from trainmaster.service.driving.run_news import MAX_ECHOED_TASKS
 
@@ -60,6 +72,8 @@ class RunFollower:
         self._rates: dict[tuple[str, int], StepRate] = {}
         self._new_rate = StepRate
         self._failures = 0
+        self._last_event = before[-1].id if before else 0
+        self._over = {(e.experiment, e.task, e.attempt) for e in before if _is_over(e)}
 
     def follow(self, messages: Iterator[ServerMessage]) -> Iterator[RunNews | str]:
         """Lines for the user, and what happens, until the run is over."""
@@ -70,13 +84,16 @@ class RunFollower:
             is_over = False
             if message.kind == "away":
                 yield str(message.data["message"])
+            elif self._over.issuperset([tuple(map(message.data.get, _ATTEMPT))]):
+                continue
             elif message.kind == "log":
                 yield from self._lines(message.data)
             elif message.kind == "point":
                 self._note(message.data)
             elif message.kind == "state":
                 is_over = message.data.get("run", {}).get("state") == State.DONE
-                happened = list(self._happened(message.data.get("events", ())))
+                events = message.data.get("events", ())
+                happened = list(self._happened(row for row in events if row["id"] > self._last_event))
             if is_over:
                 yield from self._rest()
             view = None if is_over else self._view()

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from trainmaster.spec import Recipe
 
 _WATCH_S: Final = 1.0
+#: Of each log that was there when a run was resumed so much is shown at most, as at home.
+_UNSEEN_BYTES: Final = 64 << 10
 #: The server sends at most so many of a list at once.
 _PAGE: Final = 1000
 #: Of a line of a log, in bytes: so many times the lines that are asked for are looked at from the end.
@@ -74,6 +76,7 @@ class RemoteClient:
         #: What was planned here last, and the run of it: that need not be asked for.
         self._planned: tuple[Recipe, RunPlan] | None = None
         self._last: tuple[str, Recipe] | None = None
+        self._before: dict[str, list[Event]] = {}  # what had happened to a run when it was resumed
         self.workflows = RemoteWorkflows(connection)
         self.storage = RemoteStorage(connection)
         self.views = RemoteViews(connection)
@@ -194,6 +197,7 @@ class RemoteClient:
         if is_over or (line["driven"] and max_usd is None):
             return None
         body = {} if max_usd is None else {"max_usd": max_usd}
+        self._before[run] = self._events_until_now(run)
         return self._accepted(self._to.post(f"/runs/{quoted(run)}/resume", body, repeats=max_usd is None))
 
     def _accepted(self, status: dict[str, Any]) -> Accepted:
@@ -209,8 +213,9 @@ class RemoteClient:
             known, recipe = self._last or ("", None)
             if recipe is None or known != run:
                 recipe = Recipe.from_text(self._text(run))
-            follower = RunFollower(recipe, lambda: self._status(run), view_every_s)
-            yield from follower.follow(messages(self._to, run))
+            before = self._before.get(run, [])
+            follower = RunFollower(recipe, lambda: self._status(run), view_every_s, before)
+            yield from follower.follow(messages(self._to, run, _UNSEEN_BYTES if before else None))
 
         return Listening(news())
 
@@ -219,7 +224,8 @@ class RemoteClient:
 
     def watch_run(self, run: str) -> Iterator[Watched]:
         line = self._line(run)
-        seen = self._last_event(run)
+        before = self._events_until_now(run)
+        seen = before[-1].id if before else 0
         while True:  # whichever server drives it: when its server is gone, another one does
             is_over = line["line"]["state"] == State.DONE  # looked at first: it may end while we look
             events: list[Event] = []
@@ -232,11 +238,11 @@ class RemoteClient:
                 return
             self._to.sleep(_WATCH_S)
 
-    def _last_event(self, run: str) -> int:
-        last = 0
-        while page := self.events(run, last):
-            last = page[-1].id
-        return last
+    def _events_until_now(self, run: str) -> list[Event]:
+        found: list[Event] = []
+        while page := self.events(run, found[-1].id if found else 0):
+            found += page
+        return found
 
     def cancel(self, run: str) -> None:
         self._to.post(f"/runs/{quoted(run)}/cancel", repeats=True)

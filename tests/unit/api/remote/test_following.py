@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from trainmaster.api import Event
 from trainmaster.api.remote import following
 from trainmaster.api.remote.following import RunFollower
 from trainmaster.api.remote.streaming import ServerMessage
@@ -39,6 +40,25 @@ def test_an_attempt_ends_once_and_is_followed_by_another_one_only_where_there_is
         (1, EndReason.USER_ERROR, True),
         (2, EndReason.USER_ERROR, False),
     ]
+
+
+def test_of_a_run_that_was_resumed_only_what_is_new_is_told():
+    rows = [
+        moved(1, 0, "WAITING", "PLANNED"),
+        moved(2, 1, "RUNNING", "DONE", "USER_ERROR"),
+        moved(3, 2, "DONE", "RUNNING"),
+        moved(4, 2, "RUNNING", "DONE", "USER_ERROR"),
+    ]
+    at = {"experiment": "main", "task": 0, "member": "worker-0"}
+    said = [
+        ServerMessage("log", {**at, "attempt": 1, "text": "old\n"}),
+        ServerMessage("log", {**at, "attempt": 2, "text": "new\n"}),
+        ServerMessage("state", {"run": {"state": "DONE"}, "events": rows}),
+    ]
+    before = [Event.of(row) for row in rows[:2]]
+    line, news = RunFollower(RECIPE, dict, 60.0, before).follow(iter(said))
+    assert line == "new"
+    assert [(each.attempt, each.reason) for each in news.happened] == [(2, EndReason.USER_ERROR)]
 
 
 @pytest.mark.parametrize(
