@@ -29,6 +29,8 @@ _FRAMEWORKS: Final = {
 }
 #: Names of scripts that train, the likeliest first.
 _LIKELY: Final = ("train", "main", "run")
+#: What runs scripts in other languages: nothing but their command is known of them.
+_OTHERS: Final = {".sh": "bash", ".R": "Rscript", ".r": "Rscript", ".jl": "julia"}
 _NOT_OURS: Final = ("test", "tests", "docs", "node_modules", "setup.py", "conftest.py")
 _RATES: Final = ("lr", "learning_rate", "learning-rate")
 _CHECKPOINT: Final = re.compile(r"(checkpoint|ckpt)s?[-_]?(dir|folder)|save[-_]?(dir|folder)", re.I)
@@ -47,6 +49,7 @@ _A_PATH: Final = re.compile(r"(\.{1,2}/)?\w[\w./-]*|(\.{1,2}/)[\w./-]+")
 _OF_DATA: Final = re.compile(r"(data|dataset|input)s?(/|$)")
 #: A directory of data of so many bytes is not for the code, which is copied for every run.
 _LARGE_BYTES: Final = 20_000_000
+_KEPT: Final = 'only what is below "$TRAINMASTER_OUTPUT_DIR" is kept as its model'
 _HELP_S: Final = 60.0
 _HELP_OPTION: Final = re.compile(r"^[\s│*]*(?:-\w,\s+)?--([A-Za-z][\w.-]*)(?:[ =]([^\s,]+))?", re.MULTILINE)
 
@@ -111,19 +114,24 @@ def first_recipe(directory: Path, script: str | None, *, may_run: bool, name: st
         name: of the recipe; that of the directory without.
 
     Raises:
-        UsageError: there is no script, or it is no Python.
+        UsageError: there is no script, or what runs it is not known.
     """
     others: list[str] = []
     if script is None:
         if not (scripts := scripts_in(directory)):
-            raise UsageError(f"{directory}: there is no Python script", "Name one: trainmaster init SCRIPT.")
+            raise UsageError(f"{directory}: there is no script", _without_script(directory))
         script, *others = scripts
     path = directory / script
     with fails_as(str(path), "Name a script in this directory."):
         source = path.read_text(encoding="utf-8", errors="replace")
-    with fails_as(f"{path} is no Python", "Name another script.", on=(SyntaxError, ValueError)):
-        tree = ast.parse(source)
     found = FirstRecipe(script, others)
+    if path.suffix != ".py" and (command := _other_command(path, script)):
+        found.notes.append(_KEPT)
+        found.recipe = _recipe(name or directory.name, [command])
+        return found
+    hint = "Name another script, or make it executable (`chmod +x`) if it says by itself what runs it."
+    with fails_as(f"{path} is no Python", hint, on=(SyntaxError, ValueError)):
+        tree = ast.parse(source)
     modules = set(_imported(tree))
     found.framework = next((name for name, its in _FRAMEWORKS.items() if modules & set(its)), "")
     found.by, found.options = _options(tree, path, modules)
@@ -136,6 +144,20 @@ def first_recipe(directory: Path, script: str | None, *, may_run: bool, name: st
     _note_metrics(found, modules, tree)
     _write(found, directory, tree, name or directory.name)
     return found
+
+
+def _without_script(directory: Path) -> str:
+    notebooks = sorted(each.name for each in directory.glob("*.ipynb"))
+    if notebooks:
+        return f"`jupyter nbconvert --to script {shlex.quote(notebooks[0])}` makes one of a notebook."
+    return "Name one: trainmaster init SCRIPT. What is not Python, R, Julia or bash has to be executable."
+
+
+def _other_command(path: Path, script: str) -> str:
+    """What runs a script that is not Python's; empty if that is not known."""
+    if program := _OTHERS.get(path.suffix):
+        return f"{program} {shlex.quote(script)}"
+    return f"./{shlex.quote(script)}" if os.access(path, os.X_OK) else ""
 
 
 def options_in(source: str, path: Path | None = None) -> list[ScriptOption]:
@@ -155,7 +177,8 @@ def options_in(source: str, path: Path | None = None) -> list[ScriptOption]:
 def scripts_in(directory: Path) -> list[str]:
     """Scripts that may be meant, the likeliest first."""
     ranked = []
-    for path in sorted([*directory.glob("*.py"), *directory.glob("*/*.py")]):
+    paths = sorted([*directory.glob("*.py"), *directory.glob("*/*.py")])
+    for path in paths or sorted(each for each in directory.glob("*") if each.suffix in _OTHERS):
         name = str(path.relative_to(directory))
         if any(part.startswith((".", "test_")) or part in _NOT_OURS for part in Path(name).parts):
             continue
@@ -350,6 +373,9 @@ def _note_metrics(found: FirstRecipe, modules: set[str], tree: ast.AST) -> None:
 def _write(found: FirstRecipe, directory: Path, tree: ast.AST, called: str) -> None:
     """The recipe, with notes on what it leaves open."""
     words, data, parameters = [f"python {shlex.quote(found.script)}"], {}, {}
+    if "get_ipython(" in ast.unparse(tree):
+        words = [f"ipython {shlex.quote(found.script)}"]
+        found.notes.append("it calls get_ipython, as exported notebooks do: IPython has to be installed")
     if found.by == "LightningCLI":
         words += ["fit", '--trainer.default_root_dir "$TRAINMASTER_OUTPUT_DIR"']
     words += ['hydra.run.dir="$TRAINMASTER_OUTPUT_DIR"'] if found.by == "Hydra" else []
@@ -384,13 +410,18 @@ def _write(found: FirstRecipe, directory: Path, tree: ast.AST, called: str) -> N
                 found.notes.append(f"it reads {path}, which is not there: each task may download it")
         elif not is_there and not path.startswith("../"):
             found.notes.append(f"it names {path}, which is not there")
+    command = [" ".join(words)]
     if not keeps and "TRAINMASTER_OUTPUT_DIR" not in _texts(tree):
         saved = sorted(set(_saved(tree)))
-        what = f"it writes {', '.join(saved)}, and" if saved else "no option says where it saves:"
-        found.notes.append(f'{what} only what is below "$TRAINMASTER_OUTPUT_DIR" is kept as its model')
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", called).strip("-._") or "first"
-    lines = [f"name: {name}", "experiments:", "  train:"]
-    lines += [f"    command: {json.dumps(' '.join(words), ensure_ascii=False)}"]
+        if saved:
+            # `|| true`: many scripts save only with an option, and of a gang only the first member does.
+            command.append(f'mv {" ".join(map(shlex.quote, saved))} "$TRAINMASTER_OUTPUT_DIR" || true')
+            found.notes.append(
+                f"it writes {', '.join(saved)} beside itself: `mv` takes that to where models are kept"
+            )
+        else:
+            found.notes.append(f"no option says where it saves: {_KEPT}")
+    lines = [_recipe(called, command).rstrip()]
     listed = json.dumps({key: [value] for key, value in parameters.items()})
     lines += [f"    parameters: {listed}"] * bool(parameters)
     lines += [f"    data: {json.dumps(data, ensure_ascii=False)}"] * bool(data)
@@ -401,6 +432,13 @@ def _write(found: FirstRecipe, directory: Path, tree: ast.AST, called: str) -> N
         more = f" and {len(known) - 20} more" if len(known) > 20 else ""
         lines += [f"    # its options ({found.by}): {' '.join(known[:20])}{more}"]
     found.recipe = "\n".join(lines) + "\n"
+
+
+def _recipe(called: str, command: list[str]) -> str:
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", called).strip("-._") or "first"
+    lines = [json.dumps(each, ensure_ascii=False) for each in command]
+    text = lines[0] if len(lines) == 1 else "".join(f"\n      - {each}" for each in lines)
+    return f"name: {name}\nexperiments:\n  train:\n    command:{' ' * (len(lines) == 1)}{text}\n"
 
 
 def _saved(tree: ast.AST) -> Iterator[str]:

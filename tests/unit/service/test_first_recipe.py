@@ -121,7 +121,8 @@ def test_the_likeliest_script_is_taken_and_data_beside_it(tmp_path):
 @pytest.mark.parametrize(
     ("files", "script", "says"),
     [
-        ({}, None, "there is no Python script"),
+        ({}, None, "there is no script"),
+        ({"a.awk": "BEGIN {}"}, "a.awk", "is no Python"),
         ({"a.py": "def"}, None, "is no Python"),
         ({}, "b.py", "No such file"),
     ],
@@ -131,6 +132,42 @@ def test_what_cannot_be_looked_at(tmp_path, files, script, says):
         (tmp_path / name).write_text(text)
     with pytest.raises(UsageError, match=says):
         first_recipe(tmp_path, script, may_run=False)
+
+
+@pytest.mark.parametrize(
+    ("files", "script", "command"),
+    [
+        (("prep.sh", "train.sh"), None, "bash train.sh"),
+        (("fit.R",), None, "Rscript fit.R"),
+        (("fit.jl", "fit.py"), "fit.jl", "julia fit.jl"),
+        (("fit.awk",), "fit.awk", "./fit.awk"),
+    ],
+)
+def test_scripts_of_other_languages_have_a_command(tmp_path, files, script, command):
+    for name in files:
+        (tmp_path / name).write_text("{ is no Python")
+        (tmp_path / name).chmod(0o755)
+    found = first_recipe(tmp_path, script, may_run=False)
+    assert Recipe.from_text(found.recipe).experiments["train"].command == command
+    assert any("kept" in note for note in found.notes)
+
+
+def test_of_a_notebook_is_said_how_it_becomes_a_script(tmp_path):
+    (tmp_path / "a b.ipynb").write_text("{}")
+    with pytest.raises(UsageError) as error:
+        first_recipe(tmp_path, None, may_run=False)
+    assert "jupyter nbconvert --to script 'a b.ipynb'" in error.value.hint
+    (tmp_path / "a.py").write_text("get_ipython().run_line_magic('matplotlib', 'inline')\nprint('loss 1')")
+    found = first_recipe(tmp_path, None, may_run=False)
+    assert Recipe.from_text(found.recipe).experiments["train"].command == "ipython a.py"
+
+
+def test_what_a_script_saves_beside_itself_is_moved_to_where_models_are_kept(tmp_path):
+    (tmp_path / "train.py").write_text("import torch\nprint('loss 1')\ntorch.save({}, 'best model.pt')")
+    found = first_recipe(tmp_path, None, may_run=False)
+    command = Recipe.from_text(found.recipe).experiments["train"].command
+    assert command == "python train.py\nmv 'best model.pt' \"$TRAINMASTER_OUTPUT_DIR\" || true"
+    assert any("it writes best model.pt" in note for note in found.notes)
 
 
 def test_a_line_that_counts_epochs_shows_its_loss(tmp_path):
