@@ -267,14 +267,14 @@ class ClusterConnection:
         if not (loop.is_running or loop.is_over):
             loop.start()  # an error has ended it
 
-    def pause(self, now: float, *, is_over: bool, is_held: bool, is_own: bool) -> None:
+    def pause(self, now: float, *, is_over: bool, is_held: bool, drives: bool) -> None:
         """Where nothing runs before a person says so no machines are held, but for as long as they stay warm.
 
         Args:
             now: Unix seconds.
             is_over: its experiments are over.
             is_held: nothing runs there before a person approves it.
-            is_own: this process runs on it; the machine of a driver stays in any case.
+            drives: the run is driven on its first machine, or is to be; that one stays in any case.
         """
         loop = self.loop
         if not is_held:
@@ -285,12 +285,12 @@ class ClusterConnection:
         loop.unwant()  # what is lost meanwhile is not replaced
         if now - self._paused_since < loop.record.keepable_s:
             return
-        if is_over and not is_own:
+        if is_over and not drives:
             loop.end()
         elif not is_over:
             first = loop.formation and loop.formation.first
             roles = [machine.role for machine in loop.record.rented if machine.id == first]
-            loop.scaling.needed = {(*roles, loop.record.plan.roles[0].role)[0]: int(is_own)}
+            loop.scaling.needed = {(*roles, loop.record.plan.roles[0].role)[0]: int(drives)}
 
     # --- private -------------------------------------------------------------------------------------
 

@@ -258,7 +258,9 @@ class ClusterExecutor:
             if over or run_state.state is not State.RUNNING:
                 connection.loop.unwant()
             is_held = {each.name for each in mine if each.state is not State.DONE} <= held
-            connection.pause(now, is_over=over, is_held=is_held and (waits or not over), is_own=is_own)
+            # What is being made ready to drive stays like what drives: else it would be lost on the way.
+            drives = is_own or self.next_driver in {machine.id for machine in connection.loop.record.rented}
+            connection.pause(now, is_over=over, is_held=is_held and (waits or not over), drives=drives)
             stays = connection.loop.record.keepable_s or self.holds
             is_known = connection in self._spread.surplus
             if not (over or stays) and self._spread.leave_surplus(connection, mine):
@@ -270,7 +272,7 @@ class ClusterExecutor:
                 notes += [Note(words)] if had and not is_known else []
                 connection.leave(now, is_own=is_own)
                 continue
-            if over and not is_own:
+            if over and not drives:
                 if not stays:
                     connection.loop.end()
                 elif not self.holds:

@@ -345,13 +345,15 @@ def test_the_cap_counts_what_the_end_will_cost_and_what_is_paid_anyway(bench: Be
     assert meter.must_end(1041.0)
 
 
-@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("driver", ["", "here", "next"])
 def test_while_a_person_is_asked_machines_are_held_for_as_long_as_they_stay_warm(
-    bench: Bench, own: bool
+    bench: Bench, driver: str
 ) -> None:
     plan = ClusterPlan("train", ("train",), "lab", (RolePlan("worker", 1, (PRICED,)),))
-    bench.loop.record = new_record("run", plan, "home", 60.0)
-    bench.cluster_executor.own_cluster = bench.loop.record.id if own else ""
+    machine = Machine("worker-0", "worker", "t", PRICED, "i-0", started_at=1000.0)
+    bench.loop.record = replace(new_record("run", plan, "home", 60.0), machines=(machine,))
+    bench.cluster_executor.own_cluster = bench.loop.record.id if driver == "here" else ""
+    bench.cluster_executor.next_driver = "i-0" if driver == "next" else ""
     asks = ExperimentState("train", (), 1, 1, message="waits", needs_approval=True)
     run_state = RunState("run", {"train": asks}, State.RUNNING)
     bench.loop.want()
@@ -360,7 +362,7 @@ def test_while_a_person_is_asked_machines_are_held_for_as_long_as_they_stay_warm
     assert bench.loop.scaling.needed is None, "`--keep 1m` was asked for"
     assert not bench.loop.wanted, "what is lost meanwhile is not replaced"
     bench.cluster_executor.look(run_state, None, 1060.0)
-    assert bench.loop.scaling.needed == {"worker": int(own)}, "only the machine of the driver stays"
+    assert bench.loop.scaling.needed == {"worker": int(bool(driver))}, "only the machine of the driver stays"
     asks.approval = Approval(True, "ada", 1070.0)
     bench.cluster_executor.look(run_state, None, 1071.0)
     assert bench.loop.scaling.needed is None
