@@ -108,6 +108,19 @@ def test_an_experiment_that_left_no_model(tm):
     tm.until_quiet()
 
 
+def test_of_tasks_that_left_no_model_none_is_the_best(tm):
+    """Where runs are listed only a line of it is shown, which tells of what."""
+    told = """echo '{"step": 1, "loss": 0.5}' >> $TRAINMASTER_METRICS"""
+    use = {"data": {"x": {"from": "a", "best": "loss"}}, "command": "true"}
+    recipe = tm.recipe({"experiments": {"a": {"command": told}, "b": use}})
+    run = tm.summary(tm.call("run", recipe, "--json", code=1))["run"]
+    assert "'a' has left no model" in (message := tm.status(run)["experiments"]["b"]["message"])
+    assert "SIGTERM" in message
+    (line,) = [each for each in tm.call("status").out.splitlines() if each.startswith(f"needs you: {run}")]
+    assert "'a' has left no model" in line
+    assert "Metrics seen" not in line
+
+
 def test_data_implies_the_order(tm):
     recipe = tm.recipe(
         {

@@ -28,7 +28,7 @@ from trainmaster.dataclass import dataclass, field
 from trainmaster.executors.base import GangRequest, GangStatus, MemberRequest
 from trainmaster.launchers import Launcher, get_launcher
 from trainmaster.spec import DataSource, Experiment, ParameterValue, Recipe, TaskSpace
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import UsageError, one_line
 from trainmaster.spec.facts import RunFacts
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class AttemptActions:
                         elif source.model_uri is not None:
                             models[name] = [(0, source.model_uri)]
                 except UsageError as error:
-                    work, quick = partial(Job, done=True, error=str(error), users_fault=True), True
+                    work, quick = partial(Job, done=True, error=one_line(error), users_fault=True), True
             case EffectKind.SAVE:
                 if quick:
                     work = partial(saved_metrics, context)

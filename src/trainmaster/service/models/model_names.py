@@ -18,11 +18,17 @@ def find_models(database: Database, run: str, experiment: str, best: str | None)
     sound like a loss or an error, and ``max`` for others.
 
     Raises:
-        UsageError: no model has that metric.
+        UsageError: no model has that metric, or there is none.
     """
     found = queries.models(database, run, experiment)
     if best is None:
         return [(row["task"], row["uri"]) for row in found]
+    if not found:
+        raise UsageError(
+            f"{experiment!r} has left no model, so there is no best one by {best!r}",
+            "A script has to write it into TRAINMASTER_OUTPUT_DIR: one that is ended early, by `until`, "
+            "`target` or a pruner, when it gets SIGTERM.",
+        )
     from trainmaster.service.runs.curves import goal_of
 
     values = [(json.loads(row["metrics"]).get(best), row) for row in found]
