@@ -62,3 +62,27 @@ def test_a_capsule_runs_elsewhere_and_leaves_the_same_weights(tm):
     target = tm.root / "again"
     tm.call("models", "get", model["uri"], target, env=elsewhere)
     assert (target / "weights.txt").read_bytes() == before
+
+
+def test_what_it_has_begun_with_of_earlier_runs_is_named_and_can_be_left_out(tm):
+    script = 'echo \'{"step": 1, "loss": 1}\' >> $TRAINMASTER_METRICS; date +%N > $TRAINMASTER_CHECKPOINT_DIR/at'
+    search = {"metric": "loss", "goal": "min", "sampler": "random"}
+    train = {"parameters": {"x": [1, 2, 3, 4]}, "samples": 2, "search": search, "command": script}
+    earlier = tm.run(tm.recipe({"name": "first", "experiments": {"train": train}}))["run"]
+    goes_on = {**train, "search": {**search, "from": "latest"}, "checkpoint": {"from": "latest/train/0"}}
+    later = tm.run(tm.recipe({"name": "later", "experiments": {"train": goes_on}}))["run"]
+
+    capsule = tm.root / "later.capsule"
+    told = tm.call("export", later, capsule).err
+    without = []
+    for key, meant in (("checkpoint", f"{earlier}/train/0@1"), ("search", f"{earlier}/train")):
+        assert f"experiments.train.{key}.from: {meant}" in told
+        without += ["--set", f"experiments.train.{key}.from=null"]
+    found = tm.status(tm.run(capsule)["run"])["experiments"]["train"]
+    assert (found["begins_with"], found["search"]["from"]) == (f"{earlier}/train/0@1", f"{earlier}/train@2"), (
+        "there it is what it was, and not what is `latest` now"
+    )
+    elsewhere = {**tm.env, "TRAINMASTER_HOME": str(tm.root / "home-2")}
+    assert f"there is no run '{earlier}'" in tm.call("run", capsule, env=elsewhere, code=2).err
+    again = tm.call("run", capsule, *without, "--json", env=elsewhere)
+    assert tm.summary(again)["reason"] == "SUCCEEDED"

@@ -231,7 +231,7 @@ def test_quotes_by_command_line_and_rest(lab: Any, renter: Renter, lab_servers: 
     assert all(each["is_unknown"] for each in told["places"] if each["is_taken"])
     if name == "gangs":  # nobody knows how many steps they make
         for one in (told, made["answer"]):
-            assert "has no length: set `steps`" in one["unknown"]["words"]
+            assert "how long it runs is not known" in one["unknown"]["words"]
     run = server.send(STEPS, {"recipe": recipe, "max_usd": 1})[1]["run"]
     server.process.until(lambda: server.json(f"/runs/{run}")["state"] == "DONE", "its end")
     found = server.json(f"/runs/{run}")

@@ -25,7 +25,7 @@ from trainmaster.spec.errors import PublishError, UsageError
 
 if TYPE_CHECKING:
     from trainmaster.service.service import Service
-    from trainmaster.spec import Recipe
+    from trainmaster.spec import Experiment, Recipe
 
 FORMAT: Final = 1
 _ABOUT, _RECIPE, _CODE = "capsule.json", "recipe.yaml", "code"
@@ -109,6 +109,10 @@ def _needs(recipe: Recipe) -> Iterator[str]:
                 yield f"experiments.{name}.data.{key}.dir: {source.directory} is not in the capsule"
             if source.model is not None:
                 yield f"experiments.{name}.data.{key}.model: {source.model} must be registered there"
+        for key, reference in _earlier_runs(experiment).items():
+            key = f"experiments.{name}.{key}.from"
+            without = f"`--set {key}=null` runs it without"
+            yield f"{key}: {reference} is of a run that is not in the capsule; {without}"
         if experiment.serve is not None and (model := experiment.serve.model):
             what = "is a model of a run" if "/" in model else "must be registered there"
             yield f"experiments.{name}.serve.model: {model} {what}"
@@ -117,13 +121,23 @@ def _needs(recipe: Recipe) -> Iterator[str]:
         yield f"secrets: values of {', '.join(secrets)}"
 
 
+def _earlier_runs(experiment: Experiment) -> dict[str, str]:
+    """What of earlier runs it has begun with, by section."""
+    begins_with = experiment.checkpoint and experiment.checkpoint.begins_with
+    goes_on = experiment.search and experiment.search.goes_on
+    found = {"checkpoint": begins_with, "search": goes_on}
+    return {key: reference for key, reference in found.items() if reference}
+
+
 def _pinned(recipe: Recipe, made: Mapping[str, Mapping[str, Any]], labels: Mapping[str, str]) -> str:
-    """The recipe as YAML, with the versions of volumes and models that the run has used, and its labels."""
+    """The recipe as YAML, with its labels and the versions of volumes, models and runs that it has used."""
     changes: dict[str, Any] = {} if labels == recipe.labels else {"labels": labels or None}
     for name, experiment in recipe.experiments.items():
         if recipe.code.endswith(".whl"):  # its files are unpacked, so nothing else says what is run
             changes |= {f"experiments.{name}.command": experiment.command}
             changes |= {"main": None} if "\nmain:" in f"\n{recipe.source_text}" else {}
+        for key, reference in _earlier_runs(experiment).items():
+            changes[f"experiments.{name}.{key}.from"] = reference
         for each in made[name]["data"]:
             key, kind = each["name"], each["kind"]
             if kind in ("volume", "model"):
