@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.control.loop.controller import Watcher
 from trainmaster.control.loop.reconcile import Reconciliation
 from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
+from trainmaster.control.loop.surroundings import Watcher
 from trainmaster.control.measure.progress import TaskProgress
 from trainmaster.db.changes import (
     Change,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from trainmaster.control.decide.budget import Meter, SavingMoney
 from trainmaster.control.decide.effects import Effect, EffectKind, MoreMemory, ObservedTask, Policy
@@ -23,11 +23,12 @@ from trainmaster.control.loop.surroundings import (
     Forecaster,
     OwnMachine,
     RunRecords,
+    Watcher,
 )
 from trainmaster.control.notes.task_notes import JobNotes, SilenceNotes, UntilNotes
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.dataclass import dataclass, field
-from trainmaster.db import Change, Lease, Note, Progress
+from trainmaster.db import Change, Lease, Note
 from trainmaster.db.leases import LEASE_S, RENEW_S
 from trainmaster.executors.base import Executor, GangStatus, Phase
 from trainmaster.spec.clocks import slept_s, steady_s
@@ -80,21 +81,6 @@ class LoopIntervals:
 
 
 USUAL_PACE = LoopIntervals()
-
-
-class Watcher(Protocol):
-    """Watches a controller at work; must be quick and never raise."""
-
-    def turned(
-        self, run_state: RunState, turn: Reconciliation, progress: Mapping[tuple[str, int], TaskProgress]
-    ) -> None:
-        """Something was decided, or some time has passed."""
-
-    def output(self, task: Task, member: str) -> None:
-        """A member of a task's present attempt has written to its log."""
-
-    def say(self, line: str) -> None:
-        """Something that belongs to the run, and is no event of it: a line for the user."""
 
 
 @dataclass(kw_only=True)
@@ -450,19 +436,11 @@ class Controller:
                 for number, why in self.actions.judge(experiment, of_it).items():
                     self._doomed[experiment.name, number] = why
 
-    def _progress_changes(self, now: float) -> list[Progress]:
+    def _progress_changes(self, now: float) -> list[Change]:
         if now - self._stored_at < self.pace.stored_s:
             return []
         self._stored_at = now
-        changes = []
-        for (experiment, number), progress in self._progress.items():
-            task = self.run_state.experiments[experiment].live.get(number)
-            if progress.changed and task is not None and task.state is State.RUNNING:
-                progress.changed = False
-                change = Progress(experiment, number, {"metrics": {**task.metrics, **progress.metrics}})
-                self.run_state.apply(change)
-                changes.append(change)
-        return changes
+        return self.run_state.take_in(self._progress)
 
     def _watch_budget(self, now: float) -> list[Note]:
         """End the run in time to stay below its cap; written down, so that no other controller forgets it."""

@@ -29,6 +29,7 @@ from trainmaster.spec.parameter import ParameterValue
 from trainmaster.spec.states import EndReason, State, may_follow
 
 if TYPE_CHECKING:
+    from trainmaster.control.measure.progress import TaskProgress
     from trainmaster.spec.gate import Gate, GateResult
 
 
@@ -204,6 +205,18 @@ class RunState:
         if not open_ones or open_ones - self.held_by_people():
             return None
         return AwaitedApproval(tuple(each.name for each in self.experiments.values() if each.awaits_approval))
+
+    def take_in(self, told: Mapping[tuple[str, int], TaskProgress]) -> list[Change]:
+        """What running tasks have reported that is new, by their keys; what is to be written down of it."""
+        changes: list[Change] = []
+        for (experiment, number), progress in told.items():
+            task = self.experiments[experiment].live.get(number)
+            if progress.changed and task is not None and task.state is State.RUNNING:
+                progress.changed = False
+                change = Progress(experiment, number, {"metrics": {**task.metrics, **progress.metrics}})
+                self.apply(change)
+                changes.append(change)
+        return changes
 
     def apply(self, change: Change) -> None:
         """Carry out one change.

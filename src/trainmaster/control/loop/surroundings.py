@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from trainmaster.control.decide.budget import Meter
     from trainmaster.control.decide.effects import MoreMemory
     from trainmaster.control.decide.task import Effect, EffectKind, Job
+    from trainmaster.control.loop.reconcile import Reconciliation
     from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
     from trainmaster.control.measure.progress import TaskProgress
     from trainmaster.db import Change, Lease, Note
@@ -51,6 +52,21 @@ class Background(Protocol):
 
     def drop(self, experiment: str, task: int, attempt: int) -> None:
         """Forget an attempt's jobs."""
+
+
+class Watcher(Protocol):
+    """Watches a controller at work; must be quick and never raise."""
+
+    def turned(
+        self, run_state: RunState, turn: Reconciliation, progress: Mapping[tuple[str, int], TaskProgress]
+    ) -> None:
+        """Something was decided, or some time has passed."""
+
+    def output(self, task: Task, member: str) -> None:
+        """A member of a task's present attempt has written to its log."""
+
+    def say(self, line: str) -> None:
+        """Something that belongs to the run, and is no event of it: a line for the user."""
 
 
 class Forecaster(Protocol):

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.decide.budget import SavingMoney
 from trainmaster.control.loop.attempt_actions import AttemptActions
-from trainmaster.control.loop.controller import USUAL_PACE, Controller, LoopIntervals, Watcher
+from trainmaster.control.loop.controller import USUAL_PACE, Controller, LoopIntervals
 from trainmaster.control.loop.loading import load_run_state
 from trainmaster.control.loop.run_state import RunState
-from trainmaster.control.loop.surroundings import Forecaster
+from trainmaster.control.loop.surroundings import Forecaster, Watcher
 from trainmaster.control.notes.store_silence import StoreSilence
 from trainmaster.control.task.gangs import may_resize
 from trainmaster.dataclass import dataclass

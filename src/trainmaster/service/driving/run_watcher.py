@@ -60,7 +60,7 @@ _CUT_SHORT = frozenset({EndReason.CANCELLED, EndReason.SKIPPED, EndReason.BUDGET
 
 
 class RunWatcher:
-    """Watches the loop that drives a run; fulfils `control.loop.controller.Watcher`.
+    """Watches the loop that drives a run; fulfils `control.loop.surroundings.Watcher`.
 
     Args:
         service: of the home.

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from trainmaster.cluster.bootstrap.runtime_package import RuntimePackage
     from trainmaster.cluster.cluster_executor import ClusterExecutor
     from trainmaster.cluster.node_access import NodeAccess
-    from trainmaster.control.loop.controller import Watcher
+    from trainmaster.control.loop.surroundings import Watcher
     from trainmaster.service.driving.driving import OnStart
     from trainmaster.service.driving.execution_backend import Session
     from trainmaster.service.service import Service
