@@ -114,10 +114,10 @@ class EmbeddedClient:
 
     def overview(self) -> dict[str, Any]:
         from trainmaster.service.runs.overview import overview
-        from trainmaster.service.users.caller import SCOPES, caller
+        from trainmaster.service.users.caller import home_owner
 
         self._look_at_runs_away()
-        return overview(self._service, caller("owner", None, SCOPES), ALL_RUNS)
+        return overview(self._service, home_owner(), ALL_RUNS)
 
     def describe(self, run: str, labels: Mapping[str, str | None], note: str | None = None) -> dict[str, Any]:
         return self._service.describe(run, labels, note, self._environ)
@@ -508,9 +508,9 @@ class EmbeddedClient:
     @property
     def _owner(self) -> Caller:
         """Who has this home may do everything in it."""
-        from trainmaster.service.users.caller import SCOPES, caller
+        from trainmaster.service.users.caller import home_owner
 
-        return caller(this_user(), None, SCOPES)
+        return home_owner(this_user())
 
     @cached_property
     def apps(self) -> LocalApps:

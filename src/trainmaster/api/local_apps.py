@@ -21,7 +21,7 @@ from trainmaster.service.apps.apps import Apps
 from trainmaster.service.endpoints.endpoints import Endpoints
 from trainmaster.service.runs.member_connections import MemberConnections
 from trainmaster.service.users.access import Access
-from trainmaster.service.users.caller import SCOPES, caller
+from trainmaster.service.users.caller import home_owner
 from trainmaster.spec.errors import fails_as, imports_of
 from trainmaster.spec.private_files import make_private
 from trainmaster.spec.states import State
@@ -47,7 +47,7 @@ class LocalApps:
         self._hosts = AppHosts(service, environ)
         self._members = MemberConnections(service, environ)
         self._led: dict[str, int] = {}
-        self._apps = Apps(service, caller("owner", None, SCOPES))
+        self._apps = Apps(service, home_owner())
         self.listed, self.end = self._apps.listed, self._apps.end
 
     def tensorboard(self, runs: Sequence[str]) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class LocalServices:
 
     def __init__(self, service: Service, environ: Mapping[str, str]) -> None:
         self._service, self._environ = service, environ
-        self._endpoints = Endpoints(service, caller("owner", None, SCOPES))
+        self._endpoints = Endpoints(service, home_owner())
         self._port: int | None = None
 
     def listed(self) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from trainmaster.db.leases import is_alive
 from trainmaster.db.queries import RunFilter
 from trainmaster.service.quotes.score import KINDS, outcomes
 from trainmaster.service.service import Service
-from trainmaster.service.teams.team_runs import TeamClusters
+from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.users.caller import Caller
 from trainmaster.spec.states import State
 
@@ -52,7 +52,7 @@ def server_metrics(service: Service, caller: Caller) -> Iterator[Gauge]:
     )
     waits = float(len(leases) - len(living))
     yield Gauge("runs_undriven", "Runs that are not over, and that no process drives.", "", {"": waits})
-    clusters = TeamClusters(service, caller).listed()
+    clusters = TeamRuns(service, caller).clusters()
     yield Gauge("clusters", "Rented clusters.", "", {"": float(len(clusters))})
     usd = sum(each["usd_per_hour"] or 0.0 for each in clusters)
     yield Gauge("usd_per_hour", "What they cost now, US dollars per hour.", "", {"": usd})

@@ -7,9 +7,8 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import Response
 
-from trainmaster.api.rest.clusters import Clusters
 from trainmaster.api.rest.images import Images, removed
-from trainmaster.api.rest.state import Admin, Reader, State, Submitter, asks_places
+from trainmaster.api.rest.state import Admin, Reader, Runs, State, Submitter, asks_places
 from trainmaster.service.doctor import other_places, places_checkup
 from trainmaster.web.rendering import page, redirect
 
@@ -19,16 +18,16 @@ PLACES_LIMIT_S: Final = 45.0
 
 
 @router.get("/clusters")
-def clusters(request: Request, found: Clusters, caller: Reader) -> Response:
+def clusters(request: Request, runs: Runs) -> Response:
     """Clusters that have machines: used, kept warm, or left behind."""
-    return page(request, "clusters.html", clusters=found.listed())
+    return page(request, "clusters.html", clusters=runs.clusters())
 
 
 @router.post("/clusters/end")
 @asks_places
-def end(found: Clusters, state: State, caller: Submitter, cluster: Annotated[str, Form()]) -> Response:
+def end(runs: Runs, state: State, caller: Submitter, cluster: Annotated[str, Form()]) -> Response:
     """Gives one back that no run uses."""
-    found.end([cluster], state.environ, lambda _: None)
+    runs.end_clusters([cluster], state.environ, lambda _: None)
     return redirect("/clusters")
 
 

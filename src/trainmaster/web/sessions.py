@@ -18,7 +18,7 @@ from trainmaster.api.rest.state import (
     status_of,
 )
 from trainmaster.service.users.access import SESSION_S
-from trainmaster.service.users.caller import SCOPES, ForbiddenError, UnknownCallerError, caller
+from trainmaster.service.users.caller import ForbiddenError, UnknownCallerError, home_owner
 from trainmaster.service.users.single_sign_on import SIGN_IN_S, SingleSignOn
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.web.rendering import page, redirect
@@ -46,8 +46,7 @@ def set_up(request: Request, state: State, code: Annotated[str, Form()]) -> Resp
         raise UsageError(
             "this link was used already", "Start the server anew: it prints another one."
         ) from None
-    owner = caller("owner", None, SCOPES)
-    return _logged_in(state, state.access.open_session(owner, address_of(request)), "/")
+    return _logged_in(state, state.access.open_session(home_owner(), address_of(request)), "/")
 
 
 @router.get("/login")

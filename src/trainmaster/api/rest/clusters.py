@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Depends, Request
 from pydantic import BaseModel, Field
 
 from trainmaster.api.rest.bodies import Body
 from trainmaster.api.rest.state import (
     Admin,
-    Reader,
     Routes,
+    Runs,
     ServerState,
     State,
     Submitter,
     asks_places,
-    caller_of,
-    state_of,
 )
 from trainmaster.service.doctor import places_checkup
-from trainmaster.service.teams.team_runs import TeamClusters
+from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.spec import Recipe
 
 router = Routes(tags=["clusters"])
-
-
-def _clusters(request: Request) -> TeamClusters:
-    return TeamClusters(state_of(request).service, caller_of(request))
-
-
-Clusters = Annotated[TeamClusters, Depends(_clusters)]
 
 
 class EndMany(Body):
@@ -65,25 +55,25 @@ def examine_places(body: WhichPlaces, state: State, caller: Admin) -> dict[str, 
 
 
 @router.get("/clusters")
-def clusters(found: Clusters, caller: Reader) -> dict[str, Any]:
+def clusters(runs: Runs) -> dict[str, Any]:
     """What is rented now, as `trainmaster clusters --json` prints it."""
-    return {"clusters": found.listed()}
+    return {"clusters": runs.clusters()}
 
 
 @router.post("/clusters/end")
 @asks_places
-def end_many(body: EndMany, found: Clusters, state: State, caller: Submitter) -> Ended:
+def end_many(body: EndMany, runs: Runs, state: State, caller: Submitter) -> Ended:
     """Give back clusters that no run uses."""
-    return _ended(found, body.clusters, state)
+    return _ended(runs, body.clusters, state)
 
 
 @router.delete("/clusters/{cluster}")
 @asks_places
-def end(cluster: str, found: Clusters, state: State, caller: Submitter) -> Ended:
+def end(cluster: str, runs: Runs, state: State, caller: Submitter) -> Ended:
     """Give one back."""
-    return _ended(found, [cluster], state)
+    return _ended(runs, [cluster], state)
 
 
-def _ended(found: TeamClusters, clusters: list[str] | None, state: ServerState) -> Ended:
+def _ended(runs: TeamRuns, clusters: list[str] | None, state: ServerState) -> Ended:
     told: list[str] = []
-    return Ended(ended=found.end(clusters, state.environ, told.append), told=told)
+    return Ended(ended=runs.end_clusters(clusters, state.environ, told.append), told=told)

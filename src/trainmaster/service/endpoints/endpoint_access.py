@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.dataclass import dataclass
 from trainmaster.service.endpoints.endpoints import Endpoints, ReadyReplica
-from trainmaster.service.users.caller import SCOPES, Caller, TooOftenError, caller
+from trainmaster.service.users.caller import TooOftenError, home_owner
 from trainmaster.spec.errors import ProviderError, UsageError
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class EndpointAccess:
 
     def report(self, in_flight: Mapping[str, int]) -> None:
         """Requests that are in flight in this process, by replica."""
-        endpoints = Endpoints(self._service, _owner())
+        endpoints = Endpoints(self._service, home_owner())
         for replica, count in in_flight.items():
             endpoints.report(replica, count, self._server)
 
@@ -133,9 +133,5 @@ class EndpointAccess:
         return self._members.open(replica.run, replica.node, replica.port, patience_s=_PATIENCE_S)
 
     def _endpoints(self, bearer: str, team: str) -> Endpoints:
-        who = _owner() if self._access is None else self._access.by_token(bearer, team or None)
+        who = home_owner() if self._access is None else self._access.by_token(bearer, team or None)
         return Endpoints(self._service, who)
-
-
-def _owner() -> Caller:
-    return caller("owner", None, SCOPES)

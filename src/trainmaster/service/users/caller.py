@@ -212,6 +212,11 @@ def caller(name: str, team: str | None, scopes: Collection[str], token: str | No
     return Caller(name, team, with_implied(scopes), token)
 
 
+def home_owner(name: str = "owner") -> Caller:
+    """Who has the home of this machine: may do everything in it."""
+    return caller(name, None, SCOPES)
+
+
 @dataclass(frozen=True, slots=True)
 class Credential:
     """What somebody asks with.
