@@ -8,7 +8,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, partial
@@ -32,7 +32,6 @@ from trainmaster.providers.dead_man_switch import (
 )
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import ProviderError, TrainmasterError, one_line
-from trainmaster.spec.frameworks import DEFAULT_ENGINE
 from trainmaster.spec.periodic import periodically
 from trainmaster.spec.private_files import write_private
 from trainmaster.transport.host_keys import shown_key_file
@@ -61,22 +60,23 @@ _IMPORTS: Final = ("psutil", "obstore", "trainmaster.executors.supervisor.progra
 _KEY: Final = "key.pair"
 
 
-def node_packages(engine: str) -> tuple[str, ...]:
+def node_packages(engines: Collection[str]) -> tuple[str, ...]:
     """What nodes are sent, as pip takes it; a machine that is to rent others needs it itself."""
     return (
         *_PACKAGES,
-        *cluster_kind(engine).packages,
+        *(package for engine in sorted(engines) for package in cluster_kind(engine).packages),
         *(name for name in _SMALL_PACKAGES if find_spec(name) is not None),
     )
 
 
-def packages_of_nodes(home: Home, engine: str) -> tuple[RuntimePackage, RuntimePackage]:
-    """What every node gets; the first time it takes a while to find out."""
+def packages_of_nodes(home: Home, engines: Collection[str]) -> tuple[RuntimePackage, RuntimePackage]:
+    """What every node gets for these; the first time it takes a while to find out."""
     from trainmaster.cluster.bootstrap.runtime_package import cached_runtime_packages
 
-    kind = cluster_kind(engine)
-    imports = (*_IMPORTS, *kind.imports)
-    return cached_runtime_packages(home.cache / "runtimes", node_packages(engine), imports, kind.unused)
+    kinds = [cluster_kind(engine) for engine in sorted(engines)]
+    imports = (*_IMPORTS, *(name for kind in kinds for name in kind.imports))
+    unused = tuple(folder for kind in kinds for folder in kind.unused)
+    return cached_runtime_packages(home.cache / "runtimes", node_packages(engines), imports, unused)
 
 
 def key_of(machine: str) -> str:
@@ -105,7 +105,6 @@ class NodeProvisioner:
 
     Attributes:
         lease_s: may be changed at any time; each renewal sets the present one.
-        engine: of the run's clusters: what nodes are sent for.
     """
 
     def __init__(
@@ -127,7 +126,7 @@ class NodeProvisioner:
         self.transport = transport
         self.root = root_on_nodes(home.identity())
         self.lease_s = lease_s
-        self.engine = DEFAULT_ENGINE
+        self._engines: set[str] = set()
         self._code = code
         self._tell = tell
         self._has_switch = has_switch
@@ -320,6 +319,13 @@ class NodeProvisioner:
         """Hang up everywhere."""
         self.connections.close()
 
+    def sends_for(self, engine: str) -> None:
+        """Nodes are sent what this needs, beside what they are sent already."""
+        with self._packing:
+            if engine not in self._engines:
+                self._engines.add(engine)
+                self._packages = None
+
     def warm_up(self) -> None:
         """Find out what nodes need, while machines boot."""
         self._packed()
@@ -329,7 +335,7 @@ class NodeProvisioner:
 
         with self._packing:
             if self._packages is None:
-                self._packages = packages_of_nodes(self.home, self.engine)
+                self._packages = packages_of_nodes(self.home, self._engines)
             if self._layer is None:
                 self._layer = code_layer(self._code)
             return self._packages, self._layer

@@ -33,9 +33,31 @@ ENGINES: Final = PluginRegistry(
         "ssh": "trainmaster.executors.ssh.cluster:SshCluster",
     },
 )
-DEFAULT_ENGINE: Final = "ray"
-#: As a ``container``: the image of the experiment's framework.
+#: Of clusters that were recorded before each named its own.
+RECORDED_ENGINE: Final = "ray"
+#: Of so many machines and fewer SSH alone makes a cluster: it is there sooner, and takes less of them
+#: (`benchmarks/RESULTS.md`, where eight are the most that was measured).
+FEW_MACHINES: Final = 8
+#: As a ``container``: the image of the experiment's framework. As an ``engine``: see `engine_for`.
 AUTO: Final = "auto"
+
+
+def engine_for(asked: str, machines: int, *, scheduled: bool) -> str:
+    """What makes one cluster of machines.
+
+    Args:
+        asked: in the recipe; `AUTO` leaves it open.
+        machines: how many there are.
+        scheduled: they come from what places gangs by itself, such as a Slurm: nothing is laid over it.
+
+    >>> [engine_for("auto", machines, scheduled=False) for machines in (1, 8, 9)]
+    ['ssh', 'ssh', 'ray']
+    >>> engine_for("auto", 9, scheduled=True), engine_for("ray", 1, scheduled=True)
+    ('ssh', 'ray')
+    """
+    if asked != AUTO:
+        return asked
+    return "ssh" if scheduled or machines <= FEW_MACHINES else "ray"
 
 
 @dataclass(frozen=True, slots=True)

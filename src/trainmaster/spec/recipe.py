@@ -15,7 +15,7 @@ from pydantic import Field
 from trainmaster.spec.data_source import EXPERIMENT_NAME, EXPERIMENT_NAME_RIGHT, DataSource
 from trainmaster.spec.errors import RecipeError, TrainmasterError, UsageError
 from trainmaster.spec.experiment import Experiment, OwnMachineKeys, read_data, read_env, read_secrets
-from trainmaster.spec.frameworks import AUTO, DEFAULT_ENGINE, ENGINES, image_of_framework, image_variable
+from trainmaster.spec.frameworks import AUTO, ENGINES, image_of_framework, image_variable
 from trainmaster.spec.node import (
     MAX_RECIPE_BYTES,
     Kind,
@@ -93,13 +93,13 @@ takes(_labels, values=verbatim, names="^[A-Za-z]([A-Za-z0-9_/-]*[A-Za-z0-9])?$")
 
 def _engine(node: YamlNode, path: Path, problems: Problems) -> str:
     """One that is built in, or that an installed package brings."""
-    known = ENGINES.built_in
+    known = (AUTO, *ENGINES.built_in)
     if node.kind is Kind.SCALAR and node.text not in known and node.text in ENGINES.plug_ins():
         return node.text
     return choice(*known)(node, path, problems)
 
 
-takes(_engine, enum=list(ENGINES.built_in))
+takes(_engine, enum=[AUTO, *ENGINES.built_in])
 
 
 class Recipe(Noun):
@@ -113,7 +113,8 @@ class Recipe(Noun):
         directory: the recipe's folder; relative paths start here.
         provider: that rents the machines; of several the first, until one is chosen.
         places: all providers that it names in its order, if they are several; one of them is chosen.
-        engine: what makes one cluster of machines: ``ray``, or ``ssh`` without anything else on them.
+        engine: what makes one cluster of machines: ``ray``, or ``ssh`` without anything else on them;
+            ``auto`` goes by how many there are, see `engine_for`.
         budget: what may be spent; None is no cap.
         objective: what a better cluster is.
         priority: among runs that wait on a server: ``low``, ``normal`` or ``high``.
@@ -149,7 +150,7 @@ class Recipe(Noun):
     directory: FilePath = FilePath()
     provider: Annotated[str, Key("provider", first_provider)] = "local"
     places: tuple[str, ...] = ()
-    engine: Annotated[str, Key("engine", _engine)] = DEFAULT_ENGINE
+    engine: Annotated[str, Key("engine", _engine)] = AUTO
     budget: Annotated[Budget | None, Key("budget", noun(Budget))] = None
     objective: Annotated[Objective, Key("objective", read_objective)] = Objective()
     priority: Annotated[str, Key("priority", choice("low", "normal", "high"))] = "normal"

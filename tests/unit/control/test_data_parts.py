@@ -97,7 +97,7 @@ def test_what_each_source_needs_and_where_it_is(source, needs, bound, snapshot):
     why = why_bound_by_data(recipe, snapshot)
     assert why.startswith("experiments.main.data.d.") if bound else why == ""
     assert bound in why
-    sent = packages_for(recipe, "s3://b/store")
+    sent = packages_for(recipe, ["ssh"], "s3://b/store")
     assert set(needs) <= set(sent)
     assert {VOLUMES, DIGITS, PLUG_IN} & set(sent) == set(needs), "nothing large is sent in vain"
 
@@ -121,12 +121,12 @@ def test_the_needs_of_all_experiments_are_sent_once_and_so_is_what_the_store_is_
         "later": {"command": "true", "after": ["first"], "data": data},
     }
     recipe = Recipe.from_dict({"name": "r", "experiments": experiments})
-    sent = packages_for(recipe, "swift://b/store")
+    sent = packages_for(recipe, ["ray", "ssh"], "swift://b/store")
     assert (sent.count(VOLUMES), sent.count(PLUG_IN)) == (1, 1)
     names = {found.name.lower() for found in closure([each for each in sent if each != PLUG_IN])}
     assert {"pyarrow", "blake3", "ray", "asyncssh", "sqlalchemy"} <= names
     without = packages_for(
-        Recipe.from_dict({"name": "r", "experiments": {"a": {"command": "true"}}}), "s3://b"
+        Recipe.from_dict({"name": "r", "experiments": {"a": {"command": "true"}}}), ["ssh"], "s3://b"
     )
     assert "pyarrow" not in {found.name.lower() for found in closure(without)}
 

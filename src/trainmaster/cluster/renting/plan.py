@@ -10,7 +10,7 @@ from trainmaster.advisor.market import hourly_cost
 from trainmaster.dataclass import dataclass, field
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.frameworks import DEFAULT_ENGINE
+from trainmaster.spec.frameworks import RECORDED_ENGINE
 from trainmaster.spec.plain_json import EXACTLY
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ class ClusterPlan:
     provider: str
     roles: tuple[RolePlan, ...]
     notes: tuple[str, ...] = ()
-    engine: str = DEFAULT_ENGINE
+    engine: str = RECORDED_ENGINE
 
     @property
     def nodes(self) -> int:

@@ -19,6 +19,7 @@ from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.next_offer import in_zones
 from trainmaster.spec import Experiment, Hardware, Recipe
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.frameworks import engine_for
 
 #: Ways to have a machine that are kept: for when there is no capacity.
 MOST_RENTALS: Final = 20
@@ -48,8 +49,14 @@ def plan_clusters(
         )
         told = dict.fromkeys([*(note for needs in group for note in needs.notes), *notes])
         names = tuple(needs.name for needs in group)
-        plans.append(ClusterPlan(names[0], names, available.provider, roles, tuple(told), recipe.engine))
+        plan = ClusterPlan(names[0], names, available.provider, roles, tuple(told))
+        plans.append(replace(plan, engine=engine_of(recipe, available.provider, plan.nodes)))
     return tuple(plans)
+
+
+def engine_of(recipe: Recipe, provider: str, machines: int) -> str:
+    """What makes one cluster of so many machines of a provider."""
+    return engine_for(recipe.engine, machines, scheduled=capabilities_of(provider).queues)
 
 
 def pinned(recipe: Recipe, plans: Sequence[ClusterPlan]) -> Recipe:

@@ -173,7 +173,7 @@ class RunClusters:
         for record in self._records():
             content = self._baking.wanted(record.plan)
             renter = self._renters[record.provider]
-            renter.provisioner.engine = record.plan.engine  # a recipe has one
+            renter.provisioner.sends_for(record.plan.engine)
             loop = ClusterLoop(
                 record, renter.provider, renter.provisioner, self._write, patience, content=content
             )

@@ -18,7 +18,7 @@ import shlex
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -26,6 +26,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 from trainmaster.cluster.renting.plan import ClusterPlan
+from trainmaster.cluster.renting.plan_clusters import engine_of
 from trainmaster.control.attempt.data_sources import parts_of
 from trainmaster.control.checks.preflight import why_bound_by_data
 from trainmaster.db import Lease, Note, run_transfer
@@ -208,11 +209,14 @@ def _why_unsent(provider: str) -> str:
     return "" if sent is not None else "its machines are asked for and ended by this home only"
 
 
-def packages_for(recipe: Recipe, store_url: str, of_place: Sequence[str] = ()) -> tuple[str, ...]:
+def packages_for(
+    recipe: Recipe, engines: Collection[str], store_url: str, of_place: Sequence[str] = ()
+) -> tuple[str, ...]:
     """What the machine that drives a run is sent, as pip takes it: for all its experiments and attempts.
 
     Args:
         recipe: of the run.
+        engines: of its clusters.
         store_url: of its models.
         of_place: what its provider needs.
     """
@@ -224,7 +228,7 @@ def packages_for(recipe: Recipe, store_url: str, of_place: Sequence[str] = ()) -
     of_store = package_of(store_url)
     found = (
         *_PACKAGES,
-        *node_packages(recipe.engine),
+        *node_packages(engines),
         *also,
         *sorted(of_data),
         *([of_store] if of_store else []),
@@ -377,11 +381,15 @@ class HandingOver:
             row = self._service.database.run_row(self._run)
             recipe = stored_recipe(row)
             sent = sent_by(recipe.provider, self._environ)
+            plans = [record.plan for record in executor.records()]
+            most = max((plan.nodes for plan in plans), default=1)
+            later = {engine_of(recipe, place, most) for place in named_places(recipe)}
+            engines = sorted({plan.engine for plan in plans} | later)
             packages = cached_runtime_packages(
                 self._service.home.cache / "runtimes",
-                packages_for(recipe, row["store_url"], sent.packages if sent else ()),
+                packages_for(recipe, engines, row["store_url"], sent.packages if sent else ()),
                 _IMPORTS,
-                cluster_kind(recipe.engine).unused,
+                [folder for engine in engines for folder in cluster_kind(engine).unused],
                 drives=True,
             )
         except TrainmasterError as error:

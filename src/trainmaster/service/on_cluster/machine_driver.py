@@ -96,8 +96,8 @@ class MachineDriver:
         self._service.database.clock_s()  # it is made, and migrated
         self._store.is_followed()  # it can be reached from here
         bring_code(row["store_url"], Path(row["code_path"]).name, home.snapshots)
-        for record in readable(self._assignment.record.rows.clusters, log.warning):
-            packages_of_nodes(home, record.plan.engine)
+        records = readable(self._assignment.record.rows.clusters, log.warning)
+        packages_of_nodes(home, {record.plan.engine for record in records})
         place = ProviderPlace(home.root, row["home_id"], self._environ)
         with closing(get_provider(row["provider"], place)) as provider:
             # Its home may reach it by another way, or with other rights. One that has begun goes on without.

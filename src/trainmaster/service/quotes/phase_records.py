@@ -23,7 +23,7 @@ from trainmaster.providers.dead_man_switch import RENEWALS
 from trainmaster.service.quotes.home_load import HomeLoad, PastDuration
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import TrainmasterError
-from trainmaster.spec.frameworks import DEFAULT_ENGINE
+from trainmaster.spec.frameworks import AUTO, RECORDED_ENGINE, engine_for
 from trainmaster.spec.processor_limit import check_processor_limit
 from trainmaster.spec.recipe_parts import named_places
 from trainmaster.spec.units import format_duration
@@ -281,12 +281,12 @@ def waited_for(
     provider: str,
     offers: Iterable[Offer] = (),
     load: HomeLoad | None = None,
-    engine: str = DEFAULT_ENGINE,
+    engine: str = AUTO,
 ) -> tuple[ClusterWait, ...]:
     """What earlier runs waited for machines of a provider, the newest first.
 
-    What makes one cluster of them takes part of that time: runs with another ``engine`` count where there is
-    none with this one.
+    What makes one cluster of them takes part of that time: runs with another engine than a recipe with this
+    ``engine`` has for as many machines count where there is none with it.
 
     Args:
         database: the database.
@@ -297,19 +297,20 @@ def waited_for(
     """
     from trainmaster.advisor.market.phases import ClusterWait
 
-    found, times, engines = [], [], []
+    found, times, same = [], [], []
+    scheduled = capabilities_of(provider).queues
     vcpus = {each.instance_type: each.vcpus for each in offers}
     for row in database.cluster_waits(provider):
         rental: dict[str, Any] = {}
         queued_s, machines, plan, losses = 0.0, 1, "", (0.0, 0)
-        engines.append(engine)
+        its = ""
         with suppress(ValueError, TypeError, LookupError, AttributeError):
             data = json.loads(row["data"])
-            queued_s = _queued_s(data, row["waited_s"]) if capabilities_of(provider).queues else 0.0
+            queued_s = _queued_s(data, row["waited_s"]) if scheduled else 0.0
             joined = [machine for machine in data.get("machines", ()) if machine.get("has_joined")]
             taken = [machine["rental"] for machine in joined]
             roles, plan = data["plan"]["roles"], data["plan"]["name"]
-            engines[-1] = data["plan"].get("engine", DEFAULT_ENGINE)
+            its = data["plan"].get("engine", RECORDED_ENGINE)
             # the smallest come last, and all had to be there
             rentals = taken or [role["rentals"][0] for role in roles]
             rental = min(rentals, key=lambda each: vcpus.get(each.get("instance_type", ""), math.inf))
@@ -319,15 +320,15 @@ def waited_for(
         offer = measured_name(provider, instance)
         cores = vcpus.get(instance, 0.0)
         seen = ClusterWait(row["waited_s"] - queued_s, offer, provider, cores, queued_s, machines)
+        same.append(its in ("", engine_for(engine, machines, scheduled=scheduled)))
         found.append(replace(seen, spot=bool(rental.get("spot")), used_s=losses[0], lost=losses[1]))
         first = row["id"].removesuffix(f".{plan}")  # that has waited: later ones have found it warm
         times.append(PastDuration((offer, machines), first, found[-1].seconds, offer))
     shifts = (load or HomeLoad.now()).shifts(database, times)
-    counted = engine if engine in engines else None
     return tuple(
         replace(each, seconds=each.seconds * shift.factor, doubt=shift.doubt)
-        for each, shift, its in zip(found, shifts, engines, strict=True)
-        if counted in (None, its)
+        for each, shift, its in zip(found, shifts, same, strict=True)
+        if its or not any(same)
     )
 
 

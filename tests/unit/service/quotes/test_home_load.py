@@ -130,6 +130,7 @@ def test_waits_with_another_engine_count_where_there_are_none_with_this_one(data
         return len(waited_for(database, "lab", load=HomeLoad(0.0), engine=engine))
 
     assert [waits(engine) for engine in ("ssh", "ray", "of_another")] == [2, 1, 3]
+    assert waits("auto") == 2, "so few machines are joined by SSH"
 
 
 def test_a_wait_is_at_the_load_of_the_run_that_waited_whoever_found_its_machines_warm(database, accepted):
