@@ -65,7 +65,7 @@ experiments:
 """
 #: Of all recipes here that name none; where Ray is the point, the test says so. To begin, a node of Ray's
 #: takes two seconds of a processor more.
-ENGINE = os.environ.get("TRAINMASTER_TESTS_ENGINE", "ssh")
+ENGINE = os.environ.get("TRAINMASTER_TESTS_ENGINE", "auto")
 #: Beyond which something hangs; the machine may be slow, and others may use it.
 DEADLINE_S = 400.0
 #: How small machines of the lab are here.
