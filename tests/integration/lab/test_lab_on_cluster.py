@@ -37,6 +37,19 @@ experiments:
     checkpoint: {{every: 5s}}
 """
 
+ASKS = """
+name: steps
+experiments:
+  train:
+    command: echo trained > "$TRAINMASTER_OUTPUT_DIR/model"
+    hardware: {instance: m4.2xlarge}
+  deploy:
+    after: train
+    approval: required
+    command: echo deployed
+    hardware: {instance: m4.2xlarge}
+"""
+
 
 def moved(renter: Renter, steps: int, engine: str = ENGINE) -> tuple[Renting, str, int]:
     """A run that its first machine drives, however long that takes: its steps begin after that."""
@@ -89,6 +102,26 @@ def test_its_machine_is_lost_and_the_home_goes_on(lab: Any, renter: Renter, stor
     assert ended["reason"] == "SUCCEEDED", renting.text
     assert renter.attempts(run) == ["NODE_LOST", "SUCCEEDED"]
     until(lambda: lab.alive() == before, "its machines are gone")
+
+
+@pytest.mark.crossings
+def test_the_machine_that_is_to_drive_stays_while_a_person_is_asked(
+    lab: Any, renter: Renter, store: Any
+) -> None:
+    """Training is over before a driver is ready there."""
+    before = lab.alive()
+    renting = renter.run(renter.recipe(ASKS), "--on-cluster")
+    renting.until_said("deploy: waits for a person's approval")
+    assert "drives it from now on" not in renting.text, "else nothing is shown here"
+    renting.until_said("drives it from now on; this one may")
+    assert len(lab.alive() - before) == 1
+    renter.call("approve", renting.run)
+    ended = renting.end()
+    assert ended["reason"] == "SUCCEEDED", renting.text
+    assert "deployed" in renter.call("logs", renting.run).stdout
+    assert "cannot drive" not in renting.text
+    assert "is given back: it is not needed now" not in renting.text
+    until(lambda: lab.alive() == before, "its machine is gone")
 
 
 @pytest.mark.crossings
