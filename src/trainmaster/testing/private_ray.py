@@ -193,7 +193,7 @@ class PrivateRay(PrivateServer):
     # --- what is seen --------------------------------------------------------------------------------------
 
     def said(self, program: str) -> str:
-        """What a program has printed that somebody else runs in this Ray; empty if it failed."""
+        """What a program has printed that somebody else runs in this Ray; empty if it failed: see `log`."""
         address = f"{self._network.address(self.names[0])}:6379"
         lead = (
             f"import ray\nray.init({address!r}, namespace='theirs', log_to_driver=False, logging_level=50)\n"
@@ -202,7 +202,11 @@ class PrivateRay(PrivateServer):
             [*self._entering(self.names[0]), sys.executable, "-c", lead + program],
             capture_output=True, text=True, cwd="/", env=self._environ(),
         )  # fmt: skip
-        return done.stdout.strip() if done.returncode == 0 else ""
+        if done.returncode == 0:
+            return done.stdout.strip()
+        with (self._place / "said.log").open("a") as log:  # the other logs do not have why
+            log.write(f"{program}\nended with {done.returncode}: {done.stderr}\n")
+        return ""
 
     def others(self) -> list[str]:
         """Actors of others than `theirs`, groups that hold something, by name."""
