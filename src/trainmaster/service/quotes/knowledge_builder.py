@@ -58,10 +58,10 @@ class KnowledgeBuilder:
         for measurement in [*same, *similar]:
             offer = catalogue.cheapest(measurement.offer) or catalogue.cheapest(measurement.offer, spot=True)
             if offer is not None:
-                gpus = max(offer.accelerators, 1.0)
-                devices[measurement.offer] = Device(
-                    offer.accelerator, offer.vcpus / gpus, offer.instance_type
-                )
+                # As offers are taken by what predicts them: GPUs count only for what asks for some.
+                asks = bool(experiment.hardware.gpu_count)
+                gpu, gpus = (offer.accelerator, max(offer.accelerators, 1.0)) if asks else ("", 1.0)
+                devices[measurement.offer] = Device(gpu, offer.vcpus / gpus, offer.instance_type)
                 # what was measured for minutes had a card that was still fast
                 fast = float(card_mbps(catalogue.with_offers([offer]).columns())[0][0])
                 if math.isfinite(fast):
