@@ -207,6 +207,8 @@ def quote_text(quote: Mapping[str, Any], bill_usd: float = 0.0) -> str:
     'quote: 1 min (50 s to 1 min 15 s), $0: not kept (it cost more: $0.50)'
     >>> quote_text({**said, "kept": False, "actual": {"time_s": 80, "cost_usd": 3e-7}})
     'quote: 1 min (50 s to 1 min 15 s), $0: not kept (it took more: 1 min 20 s)'
+    >>> quote_text({**said, "kept": False, "actual": {"time_s": 60, "cost_usd": 0}})
+    'quote: 1 min (50 s to 1 min 15 s), $0: not kept (the run did not succeed)'
     >>> quote_text({**said, "kept": True, "actual": {"time_s": 60, "cost_usd": 0.0}}, bill_usd=0.5)
     'quote: 1 min (50 s to 1 min 15 s), $0: kept ($0.50 of the bill came after its end)'
     >>> quote_text({**said, "kept": None, "passed": "train has passed the 200 steps"})
@@ -223,6 +225,7 @@ def quote_text(quote: Mapping[str, Any], bill_usd: float = 0.0) -> str:
             for key, verb, text in (("time_s", "took", format_duration), ("cost_usd", "cost", dollars))
             if _is_beyond(quote[key], actual[key], is_less=quote["kept"])
         ]
+        told += ["the run did not succeed"] if quote["kept"] is False and not told else []
         told += [quote["passed"]] if "passed" in quote else []
         if (later_usd := bill_usd - actual["cost_usd"]) > QUOTE_RESOLUTION:
             told.append(f"{dollars(later_usd)} of the bill came after its end")

@@ -148,6 +148,8 @@ class RunHeader:
         said = ""
         if quoted and time_s:
             kept = "in it" if quoted["kept"] is None else "kept" if quoted["kept"] else "not kept"
+            if quoted["kept"] is False and quoted.get("outside") != "late":
+                kept = "not kept, as the run did not succeed"
             if is_over and quoted["kept"] is None:
                 kept = "not judged" + ", ended by hand" * quoted.get("ended_by_hand", False)
             interval = f"{duration(time_s['p5'])} to {duration(time_s['p95'])}"

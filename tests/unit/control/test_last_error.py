@@ -110,3 +110,10 @@ the job to be terminated. The first process to do so was:
 )  # fmt: skip
 def test_what_a_log_says_of_its_end(log, told):
     assert last_error(log) == told
+
+
+def test_who_writes_where_he_may_not_is_told_how_to_write_where_he_may():
+    said = last_error("OSError: [Errno 30] Read-only file system: 'out.pt'\n")
+    assert said.startswith(
+        "OSError: [Errno 30] Read-only file system: 'out.pt'; if that is in the code, begin"
+    )

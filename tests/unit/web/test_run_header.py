@@ -17,8 +17,8 @@ def counts(total=1, **of):
     return {"tasks": {"total": total, "running": 0, "waiting": 0, **of}}
 
 
-def status(seconds, experiments=None, cost=FREE, kept=None, quote=True, by_hand=False, **more):
-    said = {"time_s": QUOTED, "cost_usd": cost, "kept": kept, "ended_by_hand": by_hand}
+def status(seconds, experiments=None, cost=FREE, kept=None, quote=True, by_hand=False, outside=None, **more):
+    said = {"time_s": QUOTED, "cost_usd": cost, "kept": kept, "ended_by_hand": by_hand, "outside": outside}
     promised = {"quote": said} if quote else {}
     found = {"state": "RUNNING", "seconds": seconds, "cost_usd": 0.5, "driver": {"pid": 1}}
     return {**found, "experiments": experiments or {"train": counts(running=1)}, **promised, **more}
@@ -69,7 +69,8 @@ def test_what_machines_cost_after_the_end_is_said_beside_a_quote_that_does_not_c
         (207.0, {"queued_s": 200.0, "queued": {"waits_for": "2 cores"}}, "in it", False),
         (70.0, {"cost": {"p5": 0.1, "p50": 0.2, "p95": 0.4}}, "beyond it", True),
         (70.0, {"state": "DONE", "kept": True}, "kept", False),
-        (150.0, {"state": "DONE", "kept": False}, "not kept", True),
+        (150.0, {"state": "DONE", "kept": False, "outside": "late"}, "not kept", True),
+        (110.0, {"state": "DONE", "kept": False}, "not kept, as the run did not succeed", True),
         (150.0, {"state": "DONE"}, "not judged", False),
         (150.0, {"state": "DONE", "by_hand": True}, "not judged, ended by hand", False),
     ],

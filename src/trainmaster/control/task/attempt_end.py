@@ -65,6 +65,12 @@ _TOLD_AFTER: Final = regex(
     r"|the job to be terminated|  Process name:|.*(?:\bexit(?:ed)? (?:code|status)\b|\(exitcode)",
     re.I,
 )
+_READ_ONLY: Final = "Read-only file system"
+#: Mostly the code of a team's task on a server's own machine: with `code=$PWD` before, it is found still.
+_WRITE_ELSEWHERE: Final = (
+    '; if that is in the code, begin `command` with `code=$PWD; cd "$TRAINMASTER_OUTPUT_DIR"`, and call '
+    '"$code/SCRIPT"'
+)
 #: Above advice: where the complaint begins, if not after the last empty line.
 _COMPLAINT: Final = regex(r".*\b(?:could ?n[o']t|can(?:no|')t|no such|not found|missing|invalid)\b", re.I)
 #: Advice below an error.
@@ -183,7 +189,8 @@ def last_error(tail: str) -> str:
     lines = [_without_prefix(line.rstrip("\r").rpartition("\r")[2].rstrip()) for line in tail.split("\n")]
     raised = [*_raised(lines)]
     told = [each for each in raised if not _WRAPPERS.match(each)] or _crash(lines) or raised or _last(lines)
-    return told[-1].strip()[:_MOST_CHARACTERS] if told else ""
+    said = told[-1].strip()[:_MOST_CHARACTERS] if told else ""
+    return said + _WRITE_ELSEWHERE if _READ_ONLY in said else said
 
 
 def _without_prefix(line: str) -> str:
