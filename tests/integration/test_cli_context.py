@@ -81,6 +81,9 @@ def test_verbs_ask_the_server_and_a_killed_one_is_waited_for(server, tm):
     assert (tm.work / "got" / "model.txt").read_text() == "weights"
     on_server = [tm.call(*words).out for words in _asked(run)]
     assert not (tm.root / "laptop").exists()
+    seen = tm.call("doctor", "--json", code=None).json["findings"][0]
+    assert (seen["what"], seen["ok"]) == ("server in use", True)
+    assert seen["found"].startswith(f"{server.url} answers, as ci")
     tm.env["TRAINMASTER_HOME"] = home
     assert [tm.call("--local", *words).out for words in _asked(run)] == on_server
     assert tm.call("models", "fsck", "--deep", "--json").json["damaged"] == []

@@ -150,7 +150,7 @@ _VERBS: Final = {
     "config": ("config.app", "What recipes leave open, and where that is said."),
     "doctor": (
         "doctor.doctor",
-        "Look at this machine and home, or a place of machines: what is there, what is missing, what to do.",
+        "Look at this machine, home and server, or a place: what is there, what is missing, what to do.",
     ),
     "examples": (
         "examples.examples",

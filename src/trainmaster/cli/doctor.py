@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainmaster.cli.opening import open_administration, unpacked
+from trainmaster.cli.opening import open_administration, server_in_use, unpacked
 from trainmaster.cli.output import print_json, show
+from trainmaster.spec.errors import TrainmasterError
+
+if TYPE_CHECKING:
+    from trainmaster.providers.examining import Finding
 
 
 def doctor(
@@ -20,7 +25,7 @@ def doctor(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Look at this machine and home, or a place of machines: what is there, what is missing, what to do."""
+    """Look at this machine, home and server, or a place: what is there, what is missing, what to do."""
     findings = _of_places(provider or [], recipe) if provider or recipe else _of_this_machine()
     is_ok = all(each["ok"] for each in findings)
     if as_json:
@@ -40,7 +45,25 @@ def _of_this_machine() -> list[dict[str, Any]]:
     from trainmaster.service import Home
     from trainmaster.service.doctor import checkup
 
-    return [asdict(each) for each in checkup(Home.from_environment())]
+    return [asdict(each) for each in (*_server(), *checkup(Home.from_environment()))]
+
+
+def _server() -> Iterator[Finding]:
+    """The one in use: runs go there, whatever is well here."""
+    from trainmaster.providers.examining import Finding
+
+    server = server_in_use()
+    if server is None:
+        return
+    try:
+        who = server.get("/info")["caller"]
+    except TrainmasterError as error:
+        yield Finding("server in use", error.args[0], ok=False, advice=error.hint)
+        return
+    team = f", team {who['team']}" if who["team"] else ""
+    yield Finding(
+        "server in use", f"{server.url} answers, as {who['name']}{team}; the home below is not used"
+    )
 
 
 def _of_places(places: list[str], recipe: Path | None) -> list[dict[str, Any]]:

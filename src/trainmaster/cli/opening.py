@@ -78,7 +78,7 @@ def server_of_volume(volume: str) -> RestConnection | None:
     """The server in use, if a text names a volume there; URLs and directories are for this machine."""
     from trainmaster.api.remote.volumes import is_name
 
-    return _server() if context() is not None and is_name(volume) else None
+    return server_in_use() if context() is not None and is_name(volume) else None
 
 
 def refuse_volume_on_server(what: str, volume: str, instead: str) -> None:
@@ -95,7 +95,8 @@ def refuse_volume_on_server(what: str, volume: str, instead: str) -> None:
         )
 
 
-def _server() -> RestConnection | None:
+def server_in_use() -> RestConnection | None:
+    """A connection to the server that is asked; None: this machine's home."""
     found = context()
     if found is None:
         return None
@@ -127,7 +128,7 @@ def open_client(
     Raises:
         UsageError: the home's directory cannot be made or written, or the context cannot be used.
     """
-    if (server := _server()) is not None:
+    if (server := server_in_use()) is not None:
         from trainmaster.api.remote.remote import RemoteClient
 
         if starts and (found := context()) is not None:
