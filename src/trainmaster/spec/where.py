@@ -44,6 +44,23 @@ _WHY_FAILED: Final = tuple(
 _HINT: Final = "Such as: 'loss < 0.3 and lr > 1e-3', 'state = SUCCEEDED and label:project = x'."
 
 
+def known_state(text: str) -> str:
+    """A state, or a reason why runs end, whatever its case.
+
+    Raises:
+        ValueError: there is none of that name; it says which are meant.
+    """
+    wanted = text.upper()
+    if wanted in _STATES:
+        return wanted
+    is_failure = wanted in _FAILURES  # what is spelt most like it is DRAINED
+    near = None if is_failure else nearest(text, _STATES)
+    meant = f"did you mean {near}?" if near else f"there are {', '.join(_STATES)}"
+    if is_failure:
+        meant = f"what failed says why: {', '.join(_WHY_FAILED)}"
+    raise ValueError(f"there is no state {text!r}; {meant}")
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """A name, and what it is compared with.
@@ -222,15 +239,10 @@ class _Parser:
         if how == "text":
             return given.text
         if how == "state":
-            wanted = given.text.upper()
-            if wanted not in _STATES:
-                is_failure = wanted in _FAILURES  # what is spelt most like it is DRAINED
-                near = None if is_failure else nearest(given.text, _STATES)
-                meant = f"did you mean {near}?" if near else f"there are {', '.join(_STATES)}"
-                if is_failure:
-                    meant = f"what failed says why: {', '.join(_WHY_FAILED)}"
-                self._refuse(given, f"there is no state {given.text!r}; {meant}")
-            return wanted
+            try:
+                return known_state(given.text)
+            except ValueError as error:
+                self._refuse(given, str(error))
         try:
             if how == "time":
                 at = datetime.fromisoformat(given.text)

@@ -271,4 +271,5 @@ async def _refused(request: Request, error: Exception) -> Response:
             await run_in_threadpool(caller_of, request)
         except TrainmasterError as refusal:
             return told(refusal)
+        return problem(error.status_code, str(error.detail), f"GET {API}/openapi.json has all routes.")
     return problem(error.status_code, str(error.detail))

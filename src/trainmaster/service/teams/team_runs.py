@@ -147,6 +147,10 @@ class TeamRuns:
         self, state: str | None, name: str | None, owner: str | None, team: str | None,
         since: str | None, where: str | None,
     ) -> RunFilter:  # fmt: skip
+        from trainmaster.spec.where import known_state
+
+        with fails_as("state", on=ValueError):
+            state = known_state(state) if state else None
         with fails_as("since", on=ValueError):
             begin = None if since is None else time.time() - parse_duration(since)
         seen: tuple[str | None, ...] | None = None if self._caller.sees_all else (self._caller.team,)
