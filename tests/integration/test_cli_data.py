@@ -131,3 +131,11 @@ def test_data_implies_the_order(tm):
         }
     )
     assert tm.logs(tm.run(recipe)["run"]) == "b/0#1 worker-0 | made\n"
+
+
+def test_what_another_task_has_made_beside_the_code_is_no_place_for_data(tm):
+    prepare = {"command": "mkdir shards; cp -r shards $TRAINMASTER_OUTPUT_DIR/shards; touch shards/1"}
+    train = {"command": "ls shards", "data": {"made": {"from": "prepare", "at": "shards"}}}
+    result = tm.call("run", tm.recipe({"experiments": {"prepare": prepare, "train": train}}), code=1)
+    assert "data.made.at: shards is in the run's working directory already" in result.err
+    assert "below TRAINMASTER_OUTPUT_DIR, or moved there by `mv`" in result.err

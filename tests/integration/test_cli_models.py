@@ -104,6 +104,17 @@ def test_an_empty_output_gives_no_model_and_a_failed_task_neither(tm):
     assert tm.call("models", "--json").json == {"models": []}
 
 
+def test_what_is_written_beside_the_code_is_named_with_how_it_is_kept(tm):
+    recipe = tm.task("echo x > best.pt; ln -s best.pt link; mkdir folder")
+    said = tm.call("run", recipe).err
+    run = tm.runs()[0]["run"]
+    assert f"written beside the code, which keeps no model: best.pt. `trainmaster cp {run}:best.pt .`" in said
+    tm.call("cp", f"{run}:best.pt", "got.pt")
+    assert (tm.work / "got.pt").read_text() == "x\n"
+    kept = tm.call("run", tm.task('echo x > best.pt; mv best.pt "$TRAINMASTER_OUTPUT_DIR"')).err
+    assert "beside the code" not in kept
+
+
 def test_every_task_of_a_sweep_has_its_model(tm):
     recipe = tm.task(
         "echo {{x}} > $TRAINMASTER_OUTPUT_DIR/x", parameters={"x": {"range": "10-19", "step": 1}}

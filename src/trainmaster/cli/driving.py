@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from trainmaster.cli.output import (
     SHOWN_MODELS,
+    beside_text,
     best_text,
     bill,
     driver_line,
@@ -156,6 +157,8 @@ def finish(client: ClientProtocol, run: str, *, as_json: bool) -> int:
     highlights = client.highlights(run)
     for left in highlights.without_model:
         say(without_model_text(**left))
+    if highlights.beside:
+        say(beside_text(run, highlights.beside))
     for unsaved in summary.get("unsaved", ())[:SHOWN_MODELS]:
         say(unsaved_text(unsaved))
     say(f"{run}: {summary['reason']} after {duration(summary['seconds'])}, cost {bill(summary['cost_usd'])}")

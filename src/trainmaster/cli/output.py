@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -412,6 +413,22 @@ def without_model_text(experiment: str, tasks: int, silent: int, metrics: dict[s
         subject = "the task" if tasks == 1 else f"{tasks} tasks"
         left = f"{subject} left {'no metrics and ' if silent == tasks else ''}no model"
     return f"{experiment}: {left}: nothing was written into TRAINMASTER_OUTPUT_DIR"
+
+
+def beside_text(run: str, names: Sequence[str]) -> str:
+    """What was written beside the code, where nothing was written into TRAINMASTER_OUTPUT_DIR.
+
+    >>> first, then = beside_text("job-1", ["a.pt", "b.pt"]).split(". `")
+    >>> first
+    'written beside the code, which keeps no model: a.pt, b.pt'
+    >>> then.partition("; ")[2]
+    '`mv a.pt "$TRAINMASTER_OUTPUT_DIR" || true` ends a `command` that keeps it'
+    """
+    first = shlex.quote(names[0])
+    return (
+        f"written beside the code, which keeps no model: {', '.join(names)}. `trainmaster cp {run}:{first} "
+        f'.` gets it; `mv {first} "$TRAINMASTER_OUTPUT_DIR" || true` ends a `command` that keeps it'
+    )
 
 
 def unsaved_text(unsaved: dict[str, Any]) -> str:

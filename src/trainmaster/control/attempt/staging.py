@@ -205,7 +205,11 @@ def link_at(context: TaskContext, name: str) -> None:
         if link.is_symlink() and link.readlink() == target:
             return
         if link.exists() or link.is_symlink():
-            raise UsageError(f"data.{name}.at: {at} exists already", "Choose another path.")
+            raise UsageError(
+                f"data.{name}.at: {at} is in the run's working directory already",
+                "Choose another path. If another task of the run has made it: all share that directory, so "
+                "what is handed on is written below TRAINMASTER_OUTPUT_DIR, or moved there by `mv`.",
+            )
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(target)
 

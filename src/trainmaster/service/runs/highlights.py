@@ -56,9 +56,11 @@ class Highlights:
         without_model: of one that is over, experiments of which tasks succeeded and left no model: its name
             as ``experiment``, how many ``tasks``, how many of them ``silent``: without any metrics, and the
             ``metrics`` of one of them.
+        beside: with these, the first files that tasks have written beside their code, where that is known.
     """
 
     running: tuple[TaskLine, ...]
     bad: tuple[TaskLine, ...]
     notes: tuple[NoteLine, ...]
     without_model: tuple[Mapping[str, Any], ...] = ()
+    beside: tuple[str, ...] = ()

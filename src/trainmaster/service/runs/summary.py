@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.engine import RowMapping
@@ -40,7 +41,7 @@ _PAGE = 1000
 _FOLLOWED_S: Final = 3.0
 _SAVING = (State.SAVING, State.RECOVERING)
 #: Of what people are shown beside it: running tasks, tasks that did not succeed, notes.
-_RUNNING, _BAD, _NOTES = 10, 5, 4
+_RUNNING, _BAD, _NOTES, _BESIDE = 10, 5, 4, 3
 _BACK: Final = "giving back"
 
 
@@ -69,15 +70,28 @@ def highlights(database: Database, run: str, files: RunFiles | None = None) -> H
             for row in rows
         )
 
-    is_over = database.run_row(run)["state"] == State.DONE
+    row = database.run_row(run)
+    is_over = row["state"] == State.DONE
     notes = () if is_over else queries.last_notes(database, run, _NOTES)
     left = queries.without_model(database, run) if is_over else ()
     return Highlights(
         () if is_over else lines(_RUNNING, state=State.RUNNING),
         lines(_BAD, bad_only=True),
         tuple(NoteLine(row["at"], row["experiment"], row["task"], row["message"]) for row in notes),
-        tuple({**row, "metrics": json.loads(row["metrics"])} for row in left),
+        tuple({**each, "metrics": json.loads(each["metrics"])} for each in left),
+        _beside(row, files) if left and files is not None else (),
     )
+
+
+def _beside(row: RowMapping, files: RunFiles) -> tuple[str, ...]:
+    """Files that are in the working directory and were not sent; none where that is elsewhere."""
+    try:
+        sent = {each.name for each in Path(row["code_path"]).iterdir()}
+        there = [each for each in files.code_directory(row["id"]).iterdir() if not each.is_symlink()]
+    except OSError:
+        return ()
+    names = sorted(each.name for each in there if each.is_file() and not each.name.startswith("."))
+    return tuple([name for name in names if name not in sent][:_BESIDE])
 
 
 def run_summary(database: Database, run: str, files: RunFiles | None = None) -> dict[str, Any]:
