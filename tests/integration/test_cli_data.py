@@ -134,7 +134,7 @@ def test_data_implies_the_order(tm):
 
 
 def test_what_another_task_has_made_beside_the_code_is_no_place_for_data(tm):
-    prepare = {"command": "mkdir shards; cp -r shards $TRAINMASTER_OUTPUT_DIR/shards; touch shards/1"}
+    prepare = {"command": "mkdir shards; echo 1 > shards/1; cp -r shards $TRAINMASTER_OUTPUT_DIR"}
     train = {"command": "ls shards", "data": {"made": {"from": "prepare", "at": "shards"}}}
     result = tm.call("run", tm.recipe({"experiments": {"prepare": prepare, "train": train}}), code=1)
     assert "data.made.at: shards is in the run's working directory already" in result.err

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from trainmaster.cli.opening import open_administration, server_in_use, unpacked
 from trainmaster.cli.output import print_json, show
 from trainmaster.spec.errors import TrainmasterError
-
-if TYPE_CHECKING:
-    from trainmaster.providers.examining import Finding
 
 
 def doctor(
@@ -45,25 +41,21 @@ def _of_this_machine() -> list[dict[str, Any]]:
     from trainmaster.service import Home
     from trainmaster.service.doctor import checkup
 
-    return [asdict(each) for each in (*_server(), *checkup(Home.from_environment()))]
+    return [*_server(), *(asdict(each) for each in checkup(Home.from_environment()))]
 
 
-def _server() -> Iterator[Finding]:
+def _server() -> list[dict[str, Any]]:
     """The one in use: runs go there, whatever is well here."""
-    from trainmaster.providers.examining import Finding
-
     server = server_in_use()
     if server is None:
-        return
+        return []
+    found = {"what": "server in use", "ok": True, "advice": ""}
     try:
         who = server.get("/info")["caller"]
     except TrainmasterError as error:
-        yield Finding("server in use", error.args[0], ok=False, advice=error.hint)
-        return
+        return [{**found, "found": error.args[0], "ok": False, "advice": error.hint}]
     team = f", team {who['team']}" if who["team"] else ""
-    yield Finding(
-        "server in use", f"{server.url} answers, as {who['name']}{team}; the home below is not used"
-    )
+    return [{**found, "found": f"{server.url} answers, as {who['name']}{team}; this home is not used"}]
 
 
 def _of_places(places: list[str], recipe: Path | None) -> list[dict[str, Any]]:
