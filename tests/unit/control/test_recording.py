@@ -262,8 +262,8 @@ def test_until_it_ran_is_staging_too(bench):
 def test_what_other_work_has_held(waited, used, by_all, stolen, is_here, held):
     usage = Usage(10.0, used, used / 10.0, 1, cpu_wait_seconds=waited, machine_cpu_seconds=by_all,
                   stolen_seconds=stolen)  # fmt: skip
-    assert held_share([usage], 2, is_here=is_here) == pytest.approx(held, abs=1e-3)
-    assert held_share([replace(usage, machine_cpu_seconds=None)], 2, is_here=is_here) is None
+    assert held_share({"a": usage}, 2, is_here=is_here) == pytest.approx(held, abs=1e-3)
+    assert held_share({"a": replace(usage, machine_cpu_seconds=None)}, 2, is_here=is_here) is None
 
 
 def test_what_members_wanted_of_processors_is_told_of_all_together():
@@ -287,29 +287,51 @@ def test_steps_in_bursts_leave_a_doubt_that_a_quote_can_be_made_of(bench):
     assert 0.5 < found.step_spread < 3.0
 
 
+def look_at(member, at, cpu_wait_s, machine_s):
+    return {
+        "member": member,
+        "seconds": at,
+        "cpu_seconds": at,
+        "peak_rss_bytes": 1,
+        "cpu_wait_seconds": cpu_wait_s,
+        "machine_cpu_seconds": machine_s,
+        "stolen_seconds": 0.0,
+    }
+
+
 @pytest.mark.parametrize(
-    ("offer", "nodes", "held"),
-    [("local", 1, 0.5), ("host", 1, 0.5), ("host", 2, 0.0), ("m4.large", 1, 0.0)],
+    ("offer", "machines", "held"),
+    [
+        ("local", {}, 0.5),
+        ("host", {}, 0.5),
+        ("host", {"worker-0": "a", "worker-1": "a"}, 0.0),  # they keep it from each other
+        ("host", {"worker-0": "a", "worker-1": "b"}, 0.5),
+        ("m4.large", {"worker-0": "a", "worker-1": "b"}, 0.0),
+    ],
 )
-def test_own_hosts_have_others_on_them_as_this_machine_has(bench, offer, nodes, held):
-    """A quote that was bound beside other work on a host was as narrow as if the host were quiet."""
+def test_own_hosts_have_others_on_them_as_this_machine_has(bench, offer, machines, held):
+    """A quote that was bound beside other work on a host was as narrow as if the host were quiet.
+
+    Of a gang over two hosts one has other work on it.
+    """
     experiment, place = bench.recipe.experiments["main"], bench.place(0).directory
-    looks = [
-        {
-            "member": "worker-0",
-            "seconds": at,
-            "cpu_seconds": at,
-            "peak_rss_bytes": 1,
-            "cpu_wait_seconds": at / 2,
-        }
-        | {"machine_cpu_seconds": 2 * at, "stolen_seconds": 0.0}
-        for at in (1.0, 10.0)
-    ]
+    looks = [look_at("worker-0", at, at / 2, 2 * at) for at in (1.0, 10.0)]
+    if machines:
+        alone = len(set(machines.values())) > 1
+        looks += [look_at("worker-1", at, 0.0, at if alone else 2 * at) for at in (1.0, 10.0)]
     place.mkdir(parents=True, exist_ok=True)
     (place / SAMPLES_FILE).write_text("".join(f"{json.dumps(each)}\n" for each in looks))
     now = BEGAN + 10.0
     found = measurement_of(
-        experiment, None, place, started_at=BEGAN, ended_at=now, now=now, cores=1, offer=offer, nodes=nodes
+        experiment,
+        None,
+        place,
+        started_at=BEGAN,
+        ended_at=now,
+        now=now,
+        cores=1,
+        offer=offer,
+        addresses=machines,
     )
     assert found.held == pytest.approx(held, abs=0.01)
     assert (found.step_spread > 0.1) == (held > 0.0), "its interval is as much wider"

@@ -419,6 +419,8 @@ class Controller:
             if task.state is State.RUNNING:
                 progress = self.actions.follow(task, self._progress.get(task.key))
                 progress.update(now)
+                gang = self._gangs.get(self._id(task))
+                progress.addresses = gang.addresses if gang is not None else {}
                 saved = self.jobs.of(*task.key, task.attempt).get(EffectKind.CHECKPOINT)
                 if saved is not None and saved.done and saved.progressed:
                     progress.checkpoint_at = self._checkpoint_at.get(self._id(task))
@@ -426,7 +428,7 @@ class Controller:
                 if progress.reached:
                     self._reached[self._id(task)] = progress.reached
                 if self.recorder is not None:
-                    self.recorder.look(task, progress, self._gangs.get(self._id(task)), now)
+                    self.recorder.look(task, progress, gang, now)
         self._progress = running
         for experiment in self.run_state.experiments.values():
             if experiment.state is State.RUNNING and experiment.results is not None:

@@ -255,7 +255,6 @@ class Recorder:
         trace, started_at = followed.progress.trace if followed is not None else None, gang.started_at or now
         if followed is not None and followed.late and trace is not None and not trace.knows_start(started_at):
             trace = None
-        places = {place for member, place in gang.addresses.items() if member.startswith("worker-")}
         return measurement_of(
             sized(self.recipe.experiments[of.experiment], self.facts, of.attempt),
             trace,
@@ -265,7 +264,7 @@ class Recorder:
             now=now,
             cores=where.cores,
             offer=where.offer,
-            nodes=max(len(places), 1),
+            addresses=gang.addresses,
             aimed=followed.progress.aimed if followed is not None else None,
             said_steps=followed.progress.said_steps if followed is not None else 0,
         )

@@ -70,7 +70,7 @@ def measurement_of(
     now: float,
     cores: int,
     offer: str = "local",
-    nodes: int = 1,
+    addresses: Mapping[str, str] | None = None,
     min_blocks: int = MIN_BLOCKS,
     aimed: Curve | None = None,
     said_steps: int = 0,
@@ -86,7 +86,7 @@ def measurement_of(
         now: Unix seconds.
         cores: of the machine.
         offer: what it ran on.
-        nodes: machines that its workers sat on.
+        addresses: the machine of each member; None or empty where all are on one.
         min_blocks: fewer blocks of steps are no measurement.
         aimed: what it reported of the metric of its target.
         said_steps: that it makes in all, as its script says; 0 if unknown.
@@ -102,16 +102,18 @@ def measurement_of(
     workers = [each for name, each in usage.items() if name.startswith("worker-")]
     memory = max((each.peak_rss_bytes for each in usage.values()), default=0)
     device_memory = max((each.gpu_memory_bytes or 0 for each in usage.values()), default=0)
-    counted: Iterable[Usage] = usage.values()
+    machines = addresses or {}
+    nodes = max(len({where for name, where in machines.items() if name.startswith("worker-")}), 1)
+    counted = usage
     point, servers = None, [each for name, each in usage.items() if name.startswith("ps-")]
     if found is not None and trace is not None:
         steady = _steady_usage(trace, directory, started_at)
-        counted = [each.usage for each in steady.values()] or counted
+        counted = {name: each.usage for name, each in steady.items()} or counted
         servers = [each.usage for name, each in steady.items() if name.startswith("ps-")] or servers
         workers = [each.usage for name, each in steady.items() if name.startswith("worker-")] or workers
         latency_ms = 0.0 if nodes == 1 else _latency_ms(usage.values())
         point = _point(experiment, found, steady, cores, offer, nodes, latency_ms)
-    held = held_share(list(counted), cores, is_here=offer in ("local", HOST) and nodes == 1)
+    held = held_share(counted, cores, machines, is_here=offer in ("local", HOST))
     return Measurement(
         point,
         startup_s=trace.startup_s(started_at) if trace is not None and point is not None else 0.0,
@@ -137,7 +139,7 @@ def measurement_of(
         epochs_done=trace.epoch if trace is not None else None,
         curve=curve_of(experiment, aimed, trace.steps_done if trace is not None else 0.0) if aimed else None,
         held=held,
-        wanted=wanted_cores(list(counted)),
+        wanted=wanted_cores(list(counted.values())),
         begun_at=round(trace.begun_at) if trace is not None and point is not None else 0,
         said_steps=said_steps,
         unit=trace.unit if trace is not None and point is not None else "step",
@@ -155,17 +157,29 @@ def wanted_cores(members: Sequence[Usage]) -> float | None:
     return round(sum(each.cpu_share + (each.cpu_wait_seconds or 0.0) / each.seconds for each in told), 4)
 
 
-def held_share(members: Sequence[Usage], cores: int, *, is_here: bool) -> float | None:
+def held_share(
+    members: Mapping[str, Usage], cores: int, machines: Mapping[str, str] | None = None, *, is_here: bool
+) -> float | None:
     """Share of the time for which other work held the processors of members, or they were not given any.
 
     What they keep from each other does not count: a wait counts as far as others were busy meanwhile.
+    Of several machines the one counts that others hold most of: who works together waits for the slowest.
 
     Args:
         members: what each has used, and its machine, in the same time.
         cores: of one machine.
-        is_here: they are all on one machine, which others may use, too, and whose processors are all that its
-            kernel counts; on rented ones only what the hypervisor takes is known.
+        machines: the machine of each member; None or empty where all are on one.
+        is_here: others may use the machines, too, and their processors are all that their kernels count;
+            on rented ones only what the hypervisor takes is known.
     """
+    groups: dict[str, list[Usage]] = {}
+    for name, each in members.items():
+        groups.setdefault((machines or {}).get(name, ""), []).append(each)
+    shares = [_held_of_one(group, cores, is_here=is_here) for group in groups.values()]
+    return max((share for share in shares if share is not None), default=None)
+
+
+def _held_of_one(members: Sequence[Usage], cores: int, *, is_here: bool) -> float | None:
     told = [each for each in members if each.seconds >= _LOOK_S / 2 and each.machine_cpu_seconds is not None]
     if not told or cores < 1:
         return None

@@ -68,6 +68,7 @@ class TaskProgress:
         longest_pause_s: between two looks that brought something; None until there were two.
         silent_s: for how long it has shown no sign of work, metrics included.
         checkpoint_at: when its newest checkpoint was published, by the clock of `update`; None before.
+        addresses: the machine of each member; empty where all are on this one.
     """
 
     source: MemberMetrics
@@ -97,6 +98,7 @@ class TaskProgress:
     longest_pause_s: float | None = field(default=None, init=False)
     silent_s: float = field(default=0.0, init=False)
     checkpoint_at: float | None = field(default=None, init=False)
+    addresses: Mapping[str, str] = field(default_factory=dict, init=False)
     _signs: SilenceMeter | None = field(default=None, init=False)
     _signs_at: float | None = field(default=None, init=False)
     _has_begun: bool = field(default=False, init=False)

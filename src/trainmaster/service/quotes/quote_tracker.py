@@ -300,7 +300,7 @@ class QuoteTracker:
                 now=now,
                 cores=where.cores,
                 offer=where.offer,
-                nodes=self._place.nodes(self._recipe.experiments[name], where.offer),
+                addresses=found.addresses,
                 said_steps=found.said_steps,
             )
             if measured is not None:

@@ -40,16 +40,6 @@ class RunPlace:
         found = dict.fromkeys(each.machine for each in its if experiment in each.experiments)
         return tuple(found) or (self.where(experiment).offer,)
 
-    def nodes(self, experiment: Experiment, offer: str) -> int:
-        """Machines of that name that the workers of one of its tasks sit on."""
-        if self._costs is None:
-            return 1
-        from trainmaster.service.quotes.forecast_inputs import gang_nodes
-
-        its = [each for each in self._costs.clusters() if experiment.name in each.experiments]
-        one = next((each for each in its if each.machine == offer), its[0] if its else None)
-        return 1 if one is None else gang_nodes(experiment, one.nodes, one.gpus)
-
     def device(self, experiment: Experiment) -> Device:
         """What a worker of an experiment computes on."""
         from trainmaster.advisor.model.devices import Device

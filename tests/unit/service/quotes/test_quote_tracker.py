@@ -16,6 +16,7 @@ from trainmaster.advisor.quote.interval import Interval
 from trainmaster.control.loop.recording import AttemptMachine
 from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
 from trainmaster.control.measure.measuring import trace_of
+from trainmaster.executors.telemetry.usage import SAMPLES_FILE
 from trainmaster.service.apps.rented_notebook import rented_notebook_recipe
 from trainmaster.service.quotes.fingerprint import Fingerprint
 from trainmaster.service.quotes.history import History, MeasuredNow
@@ -100,6 +101,7 @@ class World:
                 said_steps=0,
                 metrics={},
                 aimed=None,
+                addresses={},
             )
         }
         self.tracker = QuoteTracker(
@@ -294,6 +296,35 @@ def test_steady_steps_make_a_binding_quote_and_then_silence(tmp_path):
     assert len(lines) == 1
     assert lines[0].startswith("quote: 3 min 2")
     assert len(world.database.rows) == 1
+
+
+def test_what_others_hold_of_one_host_of_a_gang_makes_its_quote_wider(tmp_path):
+    """It was bound as narrow as if both hosts were quiet."""
+    widths = []
+    for waited in (0.0, 0.5):
+        path, gang = tmp_path / str(waited), {"strategy": "allreduce", "workers": 2}
+        world = World(path, steps=400, distributed=gang, where=lambda _: AttemptMachine("host", 1))
+        world.tracker._place.offers = lambda _: ("host",)
+        world.progress["main", 0].addresses = {"worker-0": "10.0.0.1", "worker-1": "10.0.0.2"}
+        rows = [
+            {
+                "member": f"worker-{one}",
+                "seconds": at,
+                "cpu_seconds": at / 2,
+                "peak_rss_bytes": 1,
+                "cpu_wait_seconds": at * waited * one,
+                "machine_cpu_seconds": at / 2 + at * waited * one,
+                "stolen_seconds": 0.0,
+            }
+            for at in range(1, 60)
+            for one in (0, 1)
+        ]
+        (path / SAMPLES_FILE).write_text("".join(f"{json.dumps(each)}\n" for each in rows))
+        world.look(60, step_s=0.5)
+        (quote,) = world.database.rows
+        time_s = QuoteRecord.of_row(quote).time_s
+        widths.append(time_s.p95 / time_s.p5)
+    assert widths[1] > 1.2 * widths[0]
 
 
 @pytest.mark.parametrize(
