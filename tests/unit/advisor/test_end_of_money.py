@@ -14,8 +14,9 @@ from trainmaster.advisor.market.hourly_cost import Bill
 from trainmaster.advisor.market.machines import Machines
 from trainmaster.advisor.quote.choosing import QuoteLimits
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
-from trainmaster.advisor.quote.joint import Option, plan
+from trainmaster.advisor.quote.joint import plan
 from trainmaster.advisor.quote.quoting import Subject, make_quote
+from trainmaster.advisor.quote.turns import Option
 from trainmaster.cluster.record import Machine, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.decide.budget import USUAL_LEASE_S, Publishing

@@ -14,9 +14,9 @@ from trainmaster.advisor.market.phases import NOTHING, ClusterWait, machines_bel
 from trainmaster.advisor.model.shapes import Floats
 from trainmaster.advisor.quote.beliefs import ENDING_S
 from trainmaster.advisor.quote.interval import Interval
-from trainmaster.advisor.quote.joint import schedule, together, turns
 from trainmaster.advisor.quote.quantiles import interval
 from trainmaster.advisor.quote.timing import DRAWS, Timing
+from trainmaster.advisor.quote.turns import schedule, together, turns
 from trainmaster.dataclass import dataclass
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec.log_normal import LogNormal

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
-from graphlib import TopologicalSorter
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -14,11 +14,21 @@ from trainmaster.advisor.market.hourly_cost import ancestors, most_at_once
 from trainmaster.advisor.model.shapes import Floats
 from trainmaster.advisor.quote.choosing import QuoteLimits
 from trainmaster.advisor.quote.quantiles import SURE
-from trainmaster.dataclass import dataclass
+from trainmaster.advisor.quote.turns import (
+    JointCourse,
+    Option,
+    RentedGroup,
+    latest,
+    on_shared_machines,
+    schedule,
+    together,
+)
+from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.processor_limit import check_processor_limit
 
-#: Prices per hour are as exact as floating point is.
+#: Prices per hour are as exact as floating point is. What gains less, in seconds or dollars, gains nothing.
 _ROUNDED: Final = 1 + 1e-9
+_LEAST: Final = 1e-9
 
 
 class _Aim(Enum):
@@ -30,90 +40,218 @@ class _Aim(Enum):
 
 
 @dataclass(frozen=True)
-class Option:
-    """One cluster of one experiment, drawn: (DRAWS,) seconds and dollars.
-
-    Attributes:
-        load: share of the user's own machine that it keeps busy.
-        cluster: experiments with equal ones share their machines; None shares with none.
-        usd_per_hour: of the workers' machines, and of the servers'.
-        end_usd: (DRAWS,) what a run keeps of its budget for the end of it, beside what it costs.
-        coming_s: (DRAWS,) of ``time_s``, until its machines are there.
-        leaving_s: of ``time_s``, in which its machines are given back, and not billed any more.
-        rent_usd: dollars of its machines for (DRAWS,) seconds; None: they cost nothing.
-        machines: of its workers, or its tasks. fills: so many of them are full of it, by slots and GPUs.
-        busy: so many of them it keeps busy.
-    """
-
-    time_s: Floats
-    cost_usd: Floats
-    load: float = 1.0
-    cluster: Hashable = None
-    usd_per_hour: tuple[float, float] = (0.0, 0.0)
-    end_usd: Floats | float = 0.0
-    coming_s: Floats | float = 0.0
-    leaving_s: float = 0.0
-    rent_usd: Callable[[Floats], Floats] | None = None
-    machines: float = 1.0
-    fills: float = 1.0
-    busy: float = 0.0
-
-
-@dataclass(frozen=True)
 class JointPlan:
-    """One option for each experiment, and what they are together.
+    """One option for each experiment, and what they are together; what few plans need is reckoned then.
 
     Attributes:
-        taken: position of the option by experiment. time_s, cost_usd: (DRAWS,) of the run.
-        needed_usd: (DRAWS,) that it must be allowed, lest its cap ends it before.
-        usd_per_hour: of all machines that may be there at the same time.
-        feasible: both limits hold with 90 %, and the price per hour is allowed.
+        taken: position of the option by experiment.
+        time_s: (DRAWS,) of the run.
+        parts: experiments that have nothing to do with those of other parts.
+        of: what it is a plan of.
     """
 
     taken: Mapping[str, int]
     time_s: Floats
-    cost_usd: Floats
-    needed_usd: Floats
-    usd_per_hour: float
-    feasible: bool
+    parts: Sequence[PlanPart] = field(repr=False)
+    of: PlanChoices = field(repr=False)
+
+    @cached_property
+    def cost_usd(self) -> Floats:
+        """(DRAWS,) of the run."""
+        return np.sum([part.cost_usd for part in self.parts], axis=0)
+
+    @cached_property
+    def least_usd(self) -> Floats:
+        """(DRAWS,) that it must be allowed at least, as the last of it ends."""
+        end_usd: Floats | float = 0.0
+        for part in self.parts:
+            end_usd = np.where(part.time_s == self.time_s, part.end_usd, end_usd)
+        return self.cost_usd + end_usd
+
+    @cached_property
+    def needed_usd(self) -> Floats:
+        """(DRAWS,) that it must be allowed, lest its cap ends it before."""
+        return self.of.needed_usd(self)
+
+    @cached_property
+    def usd_per_hour(self) -> float:
+        """Of all machines that may be there at the same time."""
+        return self.of.usd_per_hour(self.taken)
+
+    @cached_property
+    def typical_s(self) -> float:
+        """The median of the time."""
+        return float(np.median(self.time_s))
+
+    @cached_property
+    def typical_usd(self) -> float:
+        """The median of the cost."""
+        return float(np.median(self.cost_usd))
+
+    @cached_property
+    def typical_needed_usd(self) -> float:
+        """The median of what it must be allowed."""
+        return float(np.median(self.needed_usd))
+
+    @cached_property
+    def feasible(self) -> bool:
+        """Both limits hold with 90 %, and the price per hour is allowed."""
+        return not any(self.breaks(aim) for aim in _Aim)
+
+    def breaks(self, aim: _Aim) -> bool:
+        """Whether it does not keep a limit."""
+        limits = self.of.limits
+        match aim:
+            case _Aim.PER_HOUR:
+                is_free = limits.usd_per_hour == math.inf
+                return not is_free and self.usd_per_hour > limits.usd_per_hour * _ROUNDED
+            case _Aim.TIME:
+                return float((self.time_s <= limits.deadline_s).mean()) < SURE
+            case _Aim.COST:
+                is_free = limits.budget_usd == math.inf
+                return not is_free and float((self.needed_usd <= limits.budget_usd).mean()) < SURE
+
+    def gain(self, then: JointPlan, aim: _Aim, *, at_most: bool = False) -> tuple[float, float]:
+        """What a change gains, and what it takes: seconds for dollars; dollars (per hour) for seconds.
+
+        Args:
+            then: the plan after it.
+            aim: what it is to gain.
+            at_most: no less than it gains will do, where that is known sooner.
+        """
+        match aim:
+            case _Aim.PER_HOUR:
+                return self.usd_per_hour - then.usd_per_hour, then.typical_s - self.typical_s
+            case _Aim.TIME:
+                faster_s = self.typical_s - then.typical_s
+                return faster_s, then.typical_usd - self.typical_usd if faster_s > 0 else 0.0
+            case _Aim.COST:
+                usd = float(np.median(then.least_usd)) if at_most else then.typical_needed_usd
+                return self.typical_needed_usd - usd, then.typical_s - self.typical_s
 
 
-def schedule(
-    times: Mapping[str, Floats], after: Mapping[str, Sequence[str]]
-) -> tuple[dict[str, Floats], dict[str, Floats]]:
-    """(DRAWS,) seconds until each experiment begins, and has ended: it starts when those before it have.
+@dataclass(frozen=True)
+class PlanPart:
+    """Experiments that have nothing to do with the others: none waits for them, or has their machines.
 
-    >>> schedule({"a": np.array([1.0]), "b": np.array([2.0]), "c": np.array([4.0])}, {"c": ["a"]})[1]["c"]
-    array([5.])
+    Attributes:
+        time_s: (DRAWS,) of all of them.
+        end_usd: (DRAWS,) what a run keeps as the last of them ends.
+        chosen: their options. groups: which of them share machines.
     """
-    begins: dict[str, Floats] = {}
-    ends: dict[str, Floats] = {}
-    graph = {name: [a for a in after.get(name, ()) if a in times] for name in times}
-    for name in TopologicalSorter(graph).static_order():
-        begins[name] = np.max([ends[a] for a in graph[name]] or [np.zeros_like(times[name])], axis=0)
-        ends[name] = begins[name] + times[name]
-    return begins, ends
+
+    time_s: Floats
+    end_usd: Floats | float
+    chosen: Mapping[str, Option]
+    groups: Sequence[RentedGroup] = ()
+
+    @classmethod
+    def of(cls, chosen: Mapping[str, Option], after: Mapping[str, Sequence[str]]) -> PlanPart:
+        """With all that waits for each other, and shares machines."""
+        if len(chosen) == 1:
+            (option,) = chosen.values()
+            return cls(option.time_s, option.end_usd, chosen)
+        course = JointCourse.of(chosen, after)
+        time_s = latest([*course.ends.values()])
+        end_usd = course.last(time_s, {name: option.end_usd for name, option in chosen.items()})
+        return cls(time_s, end_usd, chosen, course.groups)
+
+    @cached_property
+    def cost_usd(self) -> Floats:
+        """(DRAWS,) of all of them."""
+        shared = {name for group in self.groups for name in group.names}
+        rows = [option.cost_usd[None] for name, option in self.chosen.items() if name not in shared]
+        rows += [group.costs_usd(self.chosen) for group in self.groups]
+        usd: Floats = np.concatenate(rows).sum(axis=0)
+        return usd
 
 
-def together(
-    times: Mapping[str, Floats], after: Mapping[str, Sequence[str]], load: Mapping[str, float] | None = None
-) -> Floats:
-    """(DRAWS,) seconds until all have ended, where they share one machine: no less than all work on it.
+@dataclass
+class PlanChoices:
+    """The options of all experiments of a run, and what some of them are together; see `plan`.
 
-    Args:
-        times: seconds of each experiment by itself.
-        after: which experiments each waits for.
-        load: share of the machine that each keeps busy; None if each has machines of its own.
-
-    >>> alone = {"a": np.array([4.0]), "b": np.array([3.0])}
-    >>> together(alone, {}, {"a": 1.0, "b": 0.5}), together(alone, {})
-    (array([5.5]), array([4.]))
+    What a change does not touch is reckoned once: parts of the plans that were looked at last are kept.
     """
-    path: Floats = np.max(list(schedule(times, after)[1].values()), axis=0)
-    if load is None:
-        return path
-    work: Floats = np.sum([load[name] * time_s for name, time_s in times.items()], axis=0)
-    return np.maximum(path, work)
+
+    options: Mapping[str, Sequence[Option]]
+    after: Mapping[str, Sequence[str]]
+    limits: QuoteLimits
+    shares_machine: bool
+    _parts: dict[tuple[tuple[str, int], ...], PlanPart] = field(default_factory=dict, init=False)
+    _earlier_parts: dict[tuple[tuple[str, int], ...], PlanPart] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        """Which experiments wait for each other, or for the same ones."""
+        self.before = ancestors({name: self.after.get(name, ()) for name in self.options})
+        self._root = {name: name for name in self.options}
+        for name, earlier in self.before.items():
+            joined = {self._root[each] for each in (name, *earlier)}
+            if len(joined) > 1:
+                self._root |= {each: name for each, of in self._root.items() if of in joined}
+
+    def forget(self) -> None:
+        """Keep only the parts of the plans that were looked at since this was last called."""
+        self._earlier_parts, self._parts = self._parts, {}
+
+    def whole(self, taken: Mapping[str, int]) -> JointPlan:
+        """What one option of each is together."""
+        check_processor_limit()
+        if not self.shares_machine:
+            parts = [self._part(names, taken) for names in self._apart(taken)]
+            return JointPlan(taken, latest([part.time_s for part in parts]), parts, self)
+        chosen = self._chosen(taken)
+        load = {name: option.load for name, option in chosen.items()}
+        time_s = together({name: option.time_s for name, option in chosen.items()}, self.after, load)
+        return JointPlan(taken, time_s, [PlanPart(time_s, 0.0, chosen)], self)
+
+    def needed_usd(self, found: JointPlan) -> Floats:
+        """(DRAWS,) that a run must be allowed."""
+        chosen = self._chosen(found.taken)
+        if not any(np.any(option.end_usd) for option in chosen.values()):
+            return found.cost_usd
+        waits_for: Mapping[str, Sequence[str]] = self.after
+        if not self.shares_machine:
+            chosen, waits_for = on_shared_machines(chosen, waits_for)
+        return _needed_usd(chosen, waits_for, found.cost_usd)
+
+    def usd_per_hour(self, taken: Mapping[str, int]) -> float:
+        """Of all machines that may be there at the same time."""
+        return _hourly(self._chosen(taken), self.before)
+
+    @cached_property
+    def all_below(self) -> list[JointPlan]:
+        """Plans of the fastest options below each price per hour."""
+        return [self.whole(taken) for taken in _all_below(self.options)]
+
+    def _chosen(self, taken: Mapping[str, int]) -> dict[str, Option]:
+        return {name: self.options[name][row] for name, row in taken.items()}
+
+    def _apart(self, taken: Mapping[str, int]) -> Iterable[Sequence[str]]:
+        """The experiments of each part."""
+        first: dict[Hashable, str] = {}
+        joined: dict[str, str] = {}
+
+        def root(of: str) -> str:
+            while of in joined:
+                of = joined[of]
+            return of
+
+        for name, row in taken.items():
+            mine, cluster = root(self._root[name]), self.options[name][row].cluster
+            if cluster is not None and (other := root(first.setdefault(cluster, mine))) != mine:
+                joined[mine] = other
+        parts: dict[str, list[str]] = {}
+        for name in taken:
+            parts.setdefault(root(self._root[name]), []).append(name)
+        return parts.values()
+
+    def _part(self, names: Sequence[str], taken: Mapping[str, int]) -> PlanPart:
+        key = tuple((name, taken[name]) for name in names)
+        found = self._parts.get(key) or self._earlier_parts.get(key)
+        if found is None:
+            found = PlanPart.of({name: self.options[name][row] for name, row in key}, self.after)
+        self._parts[key] = found
+        return found
 
 
 def plan(
@@ -136,157 +274,71 @@ def plan(
         limits: of the whole run.
         shares_machine: all run on one machine; see ``Option.load``.
     """
-    before = ancestors({name: after.get(name, ()) for name in options})
-
-    def whole(taken: Mapping[str, int]) -> JointPlan:
-        check_processor_limit()
-        chosen = {name: options[name][row] for name, row in taken.items()}
-        load = {name: option.load for name, option in chosen.items()} if shares_machine else None
-        chosen, waits_for = (chosen, after) if shares_machine else on_shared_machines(chosen, after)
-        time_s = together({name: option.time_s for name, option in chosen.items()}, waits_for, load)
-        cost: Floats = np.sum([option.cost_usd for option in chosen.values()], axis=0)
-        in_time = float((time_s <= limits.deadline_s).mean())
-        needed = _needed_usd(chosen, waits_for)
-        in_budget = float((needed <= limits.budget_usd).mean())
-        usd_per_hour = _hourly(chosen, before)
-        fits = usd_per_hour <= limits.usd_per_hour * _ROUNDED
-        feasible = fits and in_time >= SURE and in_budget >= SURE
-        return JointPlan(taken, time_s, cost, needed, usd_per_hour, feasible)
-
-    best = whole(dict(start))
+    choices = PlanChoices(options, after, limits, shares_machine)
+    best = choices.whole(dict(start))
     for aim in _Aim:
-        while not best.feasible and _breaks(best, limits, aim):
+        while not best.feasible and best.breaks(aim):
+            choices.forget()
             moves = [
-                whole({**best.taken, name: other})
+                choices.whole({**best.taken, name: other})
                 for name, row in best.taken.items()
                 for other in range(len(options[name]))
                 if other != row
             ]
             if aim is _Aim.PER_HOUR or not shares_machine:
-                moves += [whole(taken) for taken in _all_below(options)]
-            most = max(best.usd_per_hour, limits.usd_per_hour) * _ROUNDED
-            gain = _gain(best, aim)
-            moves = [move for move in moves if gain(move)[0] > 0 and move.usd_per_hour <= most]
-            if not moves:
+                moves += choices.all_below
+            if limits.usd_per_hour < math.inf:
+                most = max(best.usd_per_hour, limits.usd_per_hour) * _ROUNDED
+                moves = [move for move in moves if move.usd_per_hour <= most]
+            if (move := _best_move(best, moves, aim)) is None:
                 break
-            best = max(moves, key=lambda move: gain(move)[0] / max(gain(move)[1], 1e-9))
+            best = move
     return best
 
 
-def turns(
-    takes_s: Mapping[str, float],
-    after: Mapping[str, Sequence[str]],
-    fills: Mapping[str, float],
-    sharing: Iterable[Collection[str]],
-) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Experiments that share machines run side by side while these have room, else in turn, as a run does.
+def _best_move(now: JointPlan, moves: Sequence[JointPlan], aim: _Aim) -> JointPlan | None:
+    """The first of those that gain most for what they take; None where none gains anything.
 
-    Args:
-        takes_s: seconds that each takes once it has begun.
-        after: which experiments each waits for.
-        fills: the share of its machines that each fills.
-        sharing: experiments on the same machines, each time.
-
-    Returns:
-        Which experiments each waits for, also for its turn, and which run beside it.
-
-    >>> both = {"a": 9.0, "b": 5.0}
-    >>> turns(both, {}, {"a": 0.5, "b": 0.5}, [both])[0], turns(both, {}, {"a": 0.5, "b": 0.6}, [both])[0]
-    ({'a': [], 'b': []}, {'a': [], 'b': ['a']})
+    What a move gains at most is known sooner: those that cannot be the best by that are left out.
     """
-    waits_for = {name: [a for a in after.get(name, ()) if a in takes_s] for name in takes_s}
-    beside: dict[str, list[str]] = {name: [] for name in takes_s}
-    begins, _ = schedule({name: np.array([each]) for name, each in takes_s.items()}, waits_for)
-    order = sorted(TopologicalSorter(waits_for).static_order(), key=lambda name: float(begins[name][0]))
-    group = {name: names for names in sharing for name in names}
-    ends: dict[str, float] = {}
-    for name in order:
-        check_processor_limit()
-        begin = max((ends[each] for each in waits_for[name]), default=0.0)
-        there = [each for each in group.get(name, ()) if ends.get(each, 0.0) > begin]
-        there.sort(key=ends.__getitem__, reverse=True)
-        while there and fills[name] + sum(fills[each] for each in there) > _ROUNDED:
-            waits_for[name].append(there.pop())
-            begin = ends[waits_for[name][-1]]
-        ends[name] = begin + takes_s[name]
-        for each in there:
-            beside[name].append(each)
-            beside[each].append(name)
-    return waits_for, beside
+
+    def rate(move: JointPlan, *, at_most: bool) -> float:
+        gained, takes = now.gain(move, aim, at_most=at_most)
+        return gained / max(takes, 1e-9) if gained > _LEAST else 0.0
+
+    hopes = [rate(move, at_most=True) for move in moves]
+    best, most = -1, 0.0
+    for i in sorted(range(len(moves)), key=lambda i: -hopes[i]):
+        if hopes[i] < most / _ROUNDED or hopes[i] <= 0:
+            break
+        found = rate(moves[i], at_most=False)
+        if found > most or (found == most > 0 and i < best):
+            best, most = i, found
+    return moves[best] if best >= 0 else None
 
 
-def on_shared_machines(
-    chosen: Mapping[str, Option], after: Mapping[str, Sequence[str]]
-) -> tuple[dict[str, Option], dict[str, list[str]]]:
-    """Experiments that share machines: these come, are billed at least, and are given back once.
-
-    Returns:
-        The options as they are then, and which experiments each waits for, also for its turn.
-    """
-    clusters: dict[Hashable, list[str]] = {}
-    for name, option in chosen.items():
-        if option.cluster is not None:
-            clusters.setdefault(option.cluster, []).append(name)
-    groups = [names for names in clusters.values() if len(names) > 1]
-    work_s = {n: np.maximum(one.time_s - one.coming_s - one.leaving_s, 0.0) for n, one in chosen.items()}
-    fills, busy = dict.fromkeys(chosen, 1.0), dict.fromkeys(chosen, 1.0)
-    for names in groups:
-        machines = max(chosen[name].machines for name in names)
-        for name in names:
-            fills[name], busy[name] = (each / machines for each in (chosen[name].fills, chosen[name].busy))
-    typical_s = {name: float(np.median(each)) for name, each in work_s.items()}
-    waits_for, beside = turns(typical_s, after, fills, groups)
-
-    found: dict[str, Option] = {}
-    ends: dict[str, Floats] = {}
-    first: dict[Hashable, tuple[Floats, Floats | float]] = {}
-    for name in TopologicalSorter(waits_for).static_order():
-        check_processor_limit()
-        option, begin = (
-            chosen[name],
-            np.max([ends[a] for a in waits_for[name]] or [0.0 * work_s[name]], axis=0),
-        )
-        time_s, members = option.time_s, next((names for names in groups if name in names), [])
-        if members:
-            since, come_s = first.setdefault(option.cluster, (begin, option.coming_s))
-            coming_s = come_s - np.clip(begin - since, 0.0, come_s)
-            slower = max(busy[name] + sum(busy[each] for each in beside[name]), 1.0)
-            are_later = {each for each in members if each not in found} - {name, *beside[name]}
-            time_s = coming_s + work_s[name] * slower + (0.0 if are_later else option.leaving_s)
-        found[name] = replace(option, time_s=time_s)
-        ends[name] = begin + time_s
-    begins, _ = schedule({name: option.time_s for name, option in found.items()}, waits_for)
-    for names in groups:
-        rent_usd = max((chosen[name] for name in names), key=lambda option: sum(option.usd_per_hour)).rent_usd
-        if rent_usd is None:
-            continue
-        # they are there from the first one's begin to the last one's end
-        until = np.max([ends[name] for name in names], axis=0) - chosen[names[-1]].leaving_s
-        usd = rent_usd(until - np.min([begins[name] for name in names], axis=0)) / len(names)
-        for name in names:
-            option = chosen[name]
-            alone = option.rent_usd and option.rent_usd(np.maximum(option.time_s - option.leaving_s, 0.0))
-            cost_usd = option.cost_usd - (0.0 if alone is None else alone) + usd
-            found[name] = replace(found[name], cost_usd=np.maximum(cost_usd, 0.0))
-    return found, waits_for
-
-
-def _needed_usd(chosen: Mapping[str, Option], after: Mapping[str, Sequence[str]]) -> Floats:
+def _needed_usd(chosen: Mapping[str, Option], after: Mapping[str, Sequence[str]], cost_usd: Floats) -> Floats:
     """(DRAWS,) that a run must be allowed: at each moment what it has cost, and the end of what is there.
 
     That is most when an experiment ends. What has ended by then was given back, and what begins later costs
     nothing yet.
+
+    Args:
+        chosen: options, on the machines that they share.
+        after: which experiments each waits for.
+        cost_usd: (DRAWS,) of all.
     """
-    begins, ends = schedule({name: option.time_s for name, option in chosen.items()}, after)
-    needed: Floats = np.sum([option.cost_usd for option in chosen.values()], axis=0)
-    for at in ends.values() if any(np.any(option.end_usd) for option in chosen.values()) else ():
+    by_name = schedule({name: option.time_s for name, option in chosen.items()}, after)
+    begins, ends = (np.array([each[name] for name in chosen]) for each in by_name)
+    took_s = np.maximum([option.time_s for option in chosen.values()], 1e-9)
+    usd = np.array([option.cost_usd for option in chosen.values()])
+    end_usd = np.array([np.broadcast_to(option.end_usd, cost_usd.shape) for option in chosen.values()])
+    needed = cost_usd
+    for at in ends:
         check_processor_limit()
-        usd = np.zeros_like(at)
-        for name, option in chosen.items():
-            share = np.clip((at - begins[name]) / np.maximum(option.time_s, 1e-9), 0.0, 1.0)
-            is_there = (begins[name] < at) & (at <= ends[name])
-            usd += option.cost_usd * share + np.where(is_there, option.end_usd, 0.0)
-        needed = np.maximum(needed, usd)
+        spent = (usd * np.clip((at - begins) / took_s, 0.0, 1.0)).sum(axis=0)
+        kept = np.where((begins < at) & (at <= ends), end_usd, 0.0).sum(axis=0)
+        needed = np.maximum(needed, spent + kept)
     return needed
 
 
@@ -314,31 +366,3 @@ def _all_below(options: Mapping[str, Sequence[Option]]) -> Iterator[Mapping[str,
         }
         if all(below.values()):
             yield {name: min(rows, key=medians[name].__getitem__) for name, rows in below.items()}
-
-
-def _breaks(found: JointPlan, limits: QuoteLimits, aim: _Aim) -> bool:
-    match aim:
-        case _Aim.PER_HOUR:
-            return found.usd_per_hour > limits.usd_per_hour * _ROUNDED
-        case _Aim.TIME:
-            return float((found.time_s <= limits.deadline_s).mean()) < SURE
-        case _Aim.COST:
-            return float((found.needed_usd <= limits.budget_usd).mean()) < SURE
-
-
-def _gain(now: JointPlan, aim: _Aim) -> Callable[[JointPlan], tuple[float, float]]:
-    """What a change gains, and what it takes: seconds for dollars; dollars (per hour) for seconds."""
-
-    def of(then: JointPlan) -> tuple[float, float]:
-        faster = float(np.median(now.time_s) - np.median(then.time_s))
-        cheaper = float(np.median(now.cost_usd) - np.median(then.cost_usd))
-        less = float(np.median(now.needed_usd) - np.median(then.needed_usd))
-        match aim:
-            case _Aim.PER_HOUR:
-                return now.usd_per_hour - then.usd_per_hour, -faster
-            case _Aim.TIME:
-                return faster, -cheaper
-            case _Aim.COST:
-                return less, -faster
-
-    return of

@@ -20,7 +20,7 @@ from trainmaster.advisor.quote.choosing import Choice, QuoteLimits, SampledCandi
 from trainmaster.advisor.quote.explaining import bought, explained
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote, no_feasible
 from trainmaster.advisor.quote.interval import Interval
-from trainmaster.advisor.quote.joint import JointPlan, Option, plan
+from trainmaster.advisor.quote.joint import JointPlan, plan
 from trainmaster.advisor.quote.next_point import next_measurement
 from trainmaster.advisor.quote.quantiles import interval, sure
 from trainmaster.advisor.quote.quote import Alternative, ClusterShape, ExperimentQuote, Quote, Rented
@@ -39,6 +39,7 @@ from trainmaster.advisor.quote.supply import (
 )
 from trainmaster.advisor.quote.timing import Timing
 from trainmaster.advisor.quote.timing_by_type import TimingByType, predicted_from
+from trainmaster.advisor.quote.turns import Option
 from trainmaster.dataclass import dataclass
 from trainmaster.spec.processor_limit import check_processor_limit
 
