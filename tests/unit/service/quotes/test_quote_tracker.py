@@ -307,15 +307,8 @@ def test_what_others_hold_of_one_host_of_a_gang_makes_its_quote_wider(tmp_path):
         world.tracker._place.offers = lambda _: ("host",)
         world.progress["main", 0].addresses = {"worker-0": "10.0.0.1", "worker-1": "10.0.0.2"}
         rows = [
-            {
-                "member": f"worker-{one}",
-                "seconds": at,
-                "cpu_seconds": at / 2,
-                "peak_rss_bytes": 1,
-                "cpu_wait_seconds": at * waited * one,
-                "machine_cpu_seconds": at / 2 + at * waited * one,
-                "stolen_seconds": 0.0,
-            }
+            {"member": f"worker-{one}", "seconds": at, "cpu_seconds": at / 2, "peak_rss_bytes": 1}
+            | {"cpu_wait_seconds": at * waited * one, "machine_cpu_seconds": at / 2 + at * waited * one}
             for at in range(1, 60)
             for one in (0, 1)
         ]
