@@ -12,7 +12,7 @@ from trainmaster.cli.opening import open_administration
 from trainmaster.cli.options import AsJson
 from trainmaster.cli.output import need_yes, print_json, say, show_list, tell, when
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.units import dollars, parse_dollars
+from trainmaster.spec.units import counted, dollars, parse_dollars
 
 token_app = typer.Typer(help="Who may use the server in use, or of this home.", no_args_is_help=True)
 team_app = typer.Typer(help="Teams that share the server in use, or of this home.", no_args_is_help=True)
@@ -289,6 +289,19 @@ def _show_lines(
 
 
 def _line(team: dict[str, Any]) -> str:
+    """What a team has spent, and its limits.
+
+    >>> spent = {"team": "vision", "monthly_usd": 200.0, "spent_usd": 0.0, "reserved_usd": 0.0}
+    >>> _line({**spent, "runs_at_once": 2, "usd_per_hour": 20.0, "cpus_at_once": None})
+    'vision: $0 of $200.00 spent this month, $0 reserved; at most 2 runs at once, $20.00 per hour'
+    """
     limit = "" if team["monthly_usd"] is None else f" of {dollars(team['monthly_usd'])}"
     spent = f"{dollars(team['spent_usd'])}{limit} spent this month"
-    return f"{team['team']}: {spent}, {dollars(team['reserved_usd'])} reserved"
+    runs, usd, cores = (team.get(key) for key in ("runs_at_once", "usd_per_hour", "cpus_at_once"))
+    bounds = [] if runs is None else [f"{counted(runs, 'run')} at once"]
+    bounds += [] if usd is None else [f"{dollars(usd)} per hour"]
+    bounds += [] if cores is None else [f"{counted(cores, 'core')} at once"]
+    most = ", ".join(bounds)
+    return f"{team['team']}: {spent}, {dollars(team['reserved_usd'])} reserved" + f"; at most {most}" * bool(
+        most
+    )
