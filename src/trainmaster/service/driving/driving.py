@@ -33,7 +33,7 @@ from trainmaster.service.driving.execution_backend import (
 from trainmaster.service.quotes.history import histories, make_recorder
 from trainmaster.service.quotes.home_load import HomeLoad
 from trainmaster.service.quotes.quote_record import record_outcomes
-from trainmaster.service.quotes.quote_tracker import QuoteTracker
+from trainmaster.service.quotes.quote_tracker import QuoteTracker, driven_clock
 from trainmaster.service.runs.run_names import owner_of
 from trainmaster.service.runs.summary import queued_seconds, run_seconds
 from trainmaster.service.teams.team_budget import OWNER, Budgets
@@ -347,7 +347,7 @@ class Driving:
             histories=lambda: histories(
                 opened.database, opened.home, session.recipe, snapshot, row["team"], load
             ),
-            elapsed=lambda now: row["earlier_s"] + max(now - began, 0.0),
+            elapsed=driven_clock(row["earlier_s"], began),
             slots=backend.slots,
             costs=backend.costs,
             score=score,

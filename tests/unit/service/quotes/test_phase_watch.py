@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from trainmaster.advisor.quote.interval import Interval
 from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
 from trainmaster.service.quotes.phase_watch import PhaseWatch
+from trainmaster.service.quotes.quote_tracker import driven_clock
 from trainmaster.service.runs.summary import phase_summary
 from trainmaster.spec.facts import AwaitedApproval
 from trainmaster.spec.states import State
@@ -28,7 +29,7 @@ class Store:
 class World:
     """One task of a run that has been driven for 100 s before."""
 
-    def __init__(self, store=None, earlier_s=0.0, stepless=(), services=()):
+    def __init__(self, store=None, earlier_s=0.0, stepless=(), services=(), began=BEGAN):
         self.store = store or Store()
         self.task = Task("train", 0, State.STAGING, attempt=1)
         experiment = ExperimentState("train", (), 1, 1, State.RUNNING, live={0: self.task}, created=1)
@@ -41,7 +42,7 @@ class World:
             stepless,
             lambda _: self.has_machines,
             lambda: {"train": [("machines", (5, 6, 8)), ("setup", (5, 6, 8)), ("steps", (20, 25, 30))]},
-            lambda now: earlier_s + now - BEGAN,
+            driven_clock(earlier_s, began),
             services=services,
         )
 
@@ -69,6 +70,16 @@ def test_phases_follow_each_other_and_what_is_late_is_told_once():
     assert world.course.now == "steps"
     assert dict(world.course.took) == {"machines": 8.0, "setup": 22.0}
     assert world.course.since == 30.0
+
+
+def test_what_tasks_did_while_nothing_drove_them_is_no_staging():
+    """Their driver was killed in its first second: all until the next one came was said to be staging."""
+    world = World(earlier_s=11.0, began=BEGAN + 11)
+    world.has_machines = True
+    world.step(3)
+    assert world.look(11.5) == []
+    assert dict(world.course.took) == {"staging": 1.0, "first step": 2.0}
+    assert (world.course.now, world.course.since) == ("steps", 3.0)
 
 
 def test_late_steps_are_told_until_a_quote_is_binding_also_by_the_next_driver():
