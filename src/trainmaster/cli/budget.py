@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
+import time
 from typing import Annotated, Any
 
 import typer
@@ -11,7 +11,7 @@ from trainmaster.cli.opening import open_administration
 from trainmaster.cli.options import AsJson
 from trainmaster.cli.output import print_json, say, table, tell
 from trainmaster.spec.errors import fails_as
-from trainmaster.spec.units import dollars, format_duration, left_text, parse_money
+from trainmaster.spec.units import dollars, format_duration, left_text, next_month, parse_money
 
 
 def budget(
@@ -67,13 +67,4 @@ def _words(found: dict[str, Any]) -> str:
     if found["monthly_usd"] is None:
         return f"{spent}; no limit: `trainmaster budget --monthly '$200'` sets one"
     left = left_text(found["left_usd"], found["monthly_usd"])
-    return f"{spent}, {left} until {next_month(datetime.now(UTC)):%Y-%m-%d} (UTC)"
-
-
-def next_month(now: datetime) -> date:
-    """The day on which the next month begins.
-
-    >>> next_month(datetime(2026, 12, 31, 23, 59)).isoformat()
-    '2027-01-01'
-    """
-    return (now.date().replace(day=28) + timedelta(days=4)).replace(day=1)
+    return f"{spent}, {left} until {next_month(time.time())} (UTC)"

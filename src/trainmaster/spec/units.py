@@ -213,3 +213,17 @@ def format_bytes(count: float) -> str:
     if count >= 9.95 or units[-1] == "B":
         return f"{math.floor(count + 0.5)} {units[-1]}"
     return f"{math.floor(10 * count + 0.5) / 10:.1f} {units[-1]}"
+
+
+def next_month(now: float) -> str:
+    """The day (UTC) on which the next month begins.
+
+    >>> next_month(0.0), next_month(364 * 86400.0)
+    ('1970-02-01', '1971-01-01')
+
+    Args:
+        now: Unix seconds.
+    """
+    from datetime import UTC, datetime, timedelta  # few commands need it
+
+    return f"{(datetime.fromtimestamp(now, UTC).replace(day=28) + timedelta(days=4)).replace(day=1):%Y-%m-%d}"

@@ -17,7 +17,7 @@ from trainmaster.dataclass import dataclass
 from trainmaster.db import Database, admissions, ledger
 from trainmaster.db.ledger import ALL
 from trainmaster.service.teams.team_budget import OWNER, Budgets, OverBudgetError, TeamBudget, set_aside
-from trainmaster.spec.units import dollars, format_duration
+from trainmaster.spec.units import dollars, format_duration, next_month
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, RowMapping
@@ -64,6 +64,7 @@ class BudgetLeft:
         limit_usd, limit_usd_per_hour: of the month and per hour, also of what is taken.
         raising: who gives more for the month, and how, for people.
         has: the verb for ``who``.
+        spent_usd: of the month's money; it is there again as the next one begins, on the day ``month``.
     """
 
     who: str
@@ -75,6 +76,8 @@ class BudgetLeft:
     limit_usd_per_hour: float = math.inf
     raising: str = ""
     has: str = "has"
+    spent_usd: float = 0.0
+    month: str = ""
 
     def excess(self, wanted: Request) -> str:
         """How a run is beyond a limit itself, which was lowered while it waited, in words; or empty."""
@@ -92,10 +95,12 @@ class BudgetLeft:
     def obstacle(self, wanted: Request) -> str:
         """What a run waits for, in words; empty if it may start."""
         if wanted.most_usd and ledger.micro(wanted.most_usd) > _micro(self.left_usd):
+            is_there_then = ledger.micro(wanted.most_usd) <= _micro(self.left_usd + self.spent_usd)
             return (
                 f"{dollars(wanted.most_usd)} of the month's budget: {self.who} {self.has} "
                 f"{dollars(max(0.0, self.left_usd))} left of {dollars(self.limit_usd)}"
                 + (f", and {self.raising}" if self.raising else "")
+                + (f"; else it goes on as a month begins, on {self.month} (UTC)" if is_there_then else "")
             )
         if self.runs < 1:
             return f"the end of a run: {self.who} {self.has} as many as may go on at once"
@@ -371,7 +376,7 @@ def _left(
     budgets = Budgets(lambda query: connection.execute(query).mappings().all(), now)
     used = _used_usd(connection, now)
     teams = {row["team"] or OWNER for row in rows}
-    left = {team: _left_of(budgets[team], used.get(team, 0.0)) for team in (*teams, ALL)}
+    left = {team: _left_of(budgets[team], used.get(team, 0.0), now) for team in (*teams, ALL)}
     for row in rows:
         if row["admitted_at"] is not None and row["run_id"] != without:
             for whose in (row["team"] or OWNER, ALL):
@@ -380,7 +385,7 @@ def _left(
     return left
 
 
-def _left_of(budget: TeamBudget, used_usd: float) -> BudgetLeft:
+def _left_of(budget: TeamBudget, used_usd: float, now: float) -> BudgetLeft:
     return BudgetLeft(
         budget.who,
         used_usd + budget.reserved_usd,
@@ -391,6 +396,8 @@ def _left_of(budget: TeamBudget, used_usd: float) -> BudgetLeft:
         math.inf if budget.usd_per_hour is None else budget.usd_per_hour,
         budget.raising,
         budget.has,
+        budget.spent_usd,
+        next_month(now),
     )
 
 

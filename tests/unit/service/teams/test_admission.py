@@ -198,6 +198,19 @@ def office(tmp_path):
     found.close()
 
 
+def test_what_waits_for_money_of_the_month_that_is_spent_says_when_the_next_one_begins(office):
+    office.limit("red", monthly_usd=25.0)
+    assert office.send("first", most_usd=20.0)
+    office.end("first", cost_usd=20.0)
+    assert not office.send("second", most_usd=10.0, now=NOW + 1)
+    assert office.queued("second")["waits_for"] == (
+        "$10.00 of the month's budget: team red has $5.00 left of $25.00, and an admin raises it: "
+        "`trainmaster budget --team red --monthly AMOUNT`; else it goes on as a month begins, on 1970-03-01 "
+        "(UTC)"
+    )
+    assert admit_waiting(office.database, NOW + 30 * 86400) == ["second"]
+
+
 def test_what_does_not_fit_waits_and_starts_when_money_comes_back(office):
     office.limit("red", monthly_usd=25.0)
     assert office.send("first", most_usd=20.0)
