@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 from trainmaster.cluster.renting.plan import ClusterPlan
 from trainmaster.cluster.renting.plan_clusters import engine_of
-from trainmaster.control.attempt.data_sources import parts_of
+from trainmaster.control.attempt.data_sources import parts_of, withdraw_volumes
 from trainmaster.control.checks.preflight import why_bound_by_data
 from trainmaster.db import Lease, Note, run_transfer
 from trainmaster.objects.plugins import package_of
@@ -362,6 +362,7 @@ class HandingOver:
         remove = self._unused.pop(ready.machine, None)  # from here on it may drive with that
         why = ready.link.begin(record)
         if not why or not store.take(f"home {self._service.home.identity()}"):
+            withdraw_volumes(self._service.home_of(run).data_directory(run))  # that machine mounts its own
             return True
         if remove is not None:
             self._unused[ready.machine] = remove

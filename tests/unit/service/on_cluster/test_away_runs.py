@@ -114,6 +114,16 @@ def test_a_notebook_of_a_run_that_is_driven_there_has_its_code_and_says_what_is_
     assert found.pythons == {}, "its environment is on machines"
 
 
+@pytest.mark.parametrize("moves", [True, False])
+def test_a_volume_that_the_home_has_mounted_goes_when_the_run_moves(scene, moves):
+    data = scene.home.home_of(RUN).data_directory(RUN)
+    data.mkdir(parents=True)
+    mounted = data / "volume-3be1d422a460"
+    mounted.symlink_to(scene.place / "cache/volumes/whole/of-it")  # where nothing can be mounted
+    assert scene.hand_over(scene.begins if moves else lambda _: "it has no room") == moves
+    assert mounted.is_symlink() != moves
+
+
 def test_what_the_home_has_done_while_the_driver_waited_is_in_its_record(scene):
     log, home = "tasks/main/3/1/worker-0.log", scene.home.database
     run_files.put_pieces(home, scene.lease, [Piece(log, 0, b"one\n"), Piece("gone", 0, b"1")])
