@@ -187,13 +187,11 @@ class NodeWatch:
         Raises:
             TrainmasterError: it cannot be reached.
         """
-        connection = self._connections.get(machine)
-        if connection is None or connection.is_closed:
-            from trainmaster.providers.hosts_over_ssh import target_of
+        from trainmaster.providers.hosts_over_ssh import target_of
 
-            connection = self._provisioner.transport.connect(target_of(node))
-            self._connections[machine] = connection
-        with self._lock_of(machine):
+        # One of its own: a probe that was under way hangs up at its end.
+        connection = self._provisioner.transport.connect(target_of(node))
+        with contextlib.closing(connection), self._lock_of(machine):
             self._kept.add(machine)
             self._provisioner.set_switch(connection, node, lease_s)
 

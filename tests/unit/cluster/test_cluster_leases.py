@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 from cluster_bench import Bench, Clock, TimedTasks, assert_alive, let, record
@@ -84,6 +85,23 @@ def test_those_that_have_waited_longest_are_asked_first() -> None:
     clock.now += PROBE_S
     assert watch.due(clock.now) == ["a", "b", "0"]
     assert not watch.due(clock.now - 2)
+
+
+def test_what_a_probe_hangs_up_at_its_end_is_not_what_keeps_a_machine() -> None:
+    """It was under way when the watch ended."""
+    node = Node("a", "c", "worker", NodeState.READY, address="10.0.0.1")
+    line, ended = MagicMock(), list[int]()
+    provisioner = MagicMock()
+    provisioner.transport.connect.return_value = line
+    watch = NodeWatch(provisioner, Clock())
+
+    def set_switch(*_: object) -> None:
+        watch.end("a")
+        ended.append(line.close.call_count)
+
+    provisioner.set_switch.side_effect = set_switch
+    watch.renew("a", node, 600.0)
+    assert (ended, line.close.call_count) == ([0], 1)
 
 
 HOURS_S = 2 * 3600.0
