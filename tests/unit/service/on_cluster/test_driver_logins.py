@@ -128,5 +128,5 @@ def test_what_was_made_for_a_machine_after_the_run_has_ended_is_removed(scene, m
 
     monkeypatch.setattr(handing, "_made_ready", made_ready)
     machine = "c-1", SimpleNamespace(id="i-1")
-    handing._prepare(SimpleNamespace(first_machine=lambda: machine, next_driver=""))
+    handing._prepare(SimpleNamespace(first_machine=lambda: machine, records=list, next_driver=""))
     assert ended == ["link", "i-1"]
