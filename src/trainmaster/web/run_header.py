@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from trainmaster.dataclass import dataclass, field
 from trainmaster.service.runs.highlights import TaskLine
+from trainmaster.spec.log_normal import left_s
 from trainmaster.spec.states import EndReason
 from trainmaster.spec.units import QUOTE_RESOLUTION
 from trainmaster.web.rendering import duration, usd
@@ -134,13 +135,13 @@ class RunHeader:
         quoted = status.get("quote")
         time_s = quoted["time_s"] if quoted and quoted["time_s"]["p95"] else None
         passed = quoted.get("passed", "") if quoted else ""
-        left_s = None
+        left = None
         if "ends" in status and (ends_s := status["ends"]["time_s"]["p50"] - work_s) > 0:
-            left_s = ends_s
+            left = ends_s
         elif not is_over and share is not None and share >= _LEAST_SHARE and work_s >= _LEAST_S:
-            left_s = work_s * (1 - share) / share
-        elif not is_over and not passed and time_s and work_s < time_s["p95"]:
-            left_s = max(0.0, time_s["p50"] - work_s)
+            left = work_s * (1 - share) / share
+        elif not is_over and not passed and time_s:
+            left = left_s(time_s, work_s)
         cost = quoted["cost_usd"] if quoted else {"p5": 0.0, "p95": None}
         is_paid = cost["p95"] is not None and cost["p95"] > 0
         is_dearer = is_paid and status["cost_usd"] > cost["p95"]
@@ -162,13 +163,13 @@ class RunHeader:
             if is_over and status["cost_usd"] - judged_usd > QUOTE_RESOLUTION:
                 said += f"; {usd(status['cost_usd'] - judged_usd)} of the bill came after its end"
         waits = "queued" in status or not status.get("driver")
-        bar = None if is_over or waits else _bar(work_s, left_s, share, time_s)
+        bar = None if is_over or waits else _bar(work_s, left, share, time_s)
         of_one = next(iter(steps.values())) if len(steps) == 1 and _total(status) == 1 else None
         is_beyond = is_beyond or bool(is_over and quoted and quoted["kept"] is False)
         phase, is_late = ("", False) if is_over else _phase(status.get("phases", {}))
         told = list(status.get("phases", {}).items())[:_MOST_BARS]
         parts = {name: phase_parts(lines) for name, lines in told if lines}
-        return cls(share, words, of_one, left_s, work_s, said, is_beyond, bar, phase, is_late, parts)
+        return cls(share, words, of_one, left, work_s, said, is_beyond, bar, phase, is_late, parts)
 
     @property
     def whole(self) -> int | None:

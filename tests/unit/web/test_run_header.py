@@ -40,7 +40,10 @@ def test_a_run_with_steps_says_how_far_it_is_and_what_is_left():
 
 def test_without_steps_the_quote_says_what_is_left_and_without_a_quote_nothing_does():
     found = RunHeader.of(status(40.0), {"train": None}, [line(7)])
-    assert (found.percent, found.words, found.left_s) == ("", "step 7", 20.0)
+    assert (found.percent, found.words, round(found.left_s)) == ("", "step 7", 22), "it is not at its fastest"
+    beyond_half = RunHeader.of(status(80.0), {"train": None}, [line(7)])
+    assert beyond_half.left_s > 5, "what has passed its median is not over at once"
+    assert RunHeader.of(status(101.0), {"train": None}, [line(7)]).left_s is None
     nothing = RunHeader.of(status(40.0, quote=False), {"train": None}, [])
     assert (nothing.left, nothing.quote, nothing.bar) == ("", "", None)
 

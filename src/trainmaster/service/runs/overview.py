@@ -16,6 +16,7 @@ from trainmaster.service.quotes.quote_record import quote_summary
 from trainmaster.service.runs.summary import briefs, queued_seconds, run_brief
 from trainmaster.service.service import Service
 from trainmaster.service.users.caller import Caller
+from trainmaster.spec.log_normal import left_s
 from trainmaster.spec.metric_names import in_order
 from trainmaster.spec.states import State
 
@@ -104,10 +105,9 @@ def _how_far(
     if quote := quote_summary(database, run):
         time_s = quote["time_s"]
         found |= {"quoted_s": time_s, "is_late": worked_s > time_s["p95"]}
-        if "passed" not in quote:
-            if share is None and time_s["p50"] > 0:
-                share = min(0.99, worked_s / time_s["p50"])
-            found["left_s"] = max(0.0, time_s["p50"] - worked_s)
+        if "passed" not in quote and (left := left_s(time_s, worked_s)) is not None:
+            found["left_s"] = round(left, 1)
+            share = worked_s / (worked_s + left) if share is None else share
     if share is not None:
         found["progress"] = round(share, 4)
         if done is not None and done[2] and done[2] > 0.02:
