@@ -256,6 +256,7 @@ class World:
                 total_steps=self.recipe.experiments["main"].builtin_values().get("steps"),
                 said_steps=0,
                 metrics={},
+                addresses={"worker-0": "10.0.0.1", "worker-1": "10.0.0.2"},
             )
         }
         self.rental = LARGE
@@ -397,6 +398,7 @@ class Spread:
                 total_steps=100,
                 said_steps=0,
                 metrics={},
+                addresses={},
             )
             for n in self.tasks
         }

@@ -373,7 +373,7 @@ class Rented:
         return SimpleNamespace(json={"experiments": {"notebook": {}}, **task})
 
     def highlights(self, run):
-        return SimpleNamespace(without_model=())
+        return SimpleNamespace(without_model=(), beside=())
 
     def watch_run(self, run):
         lost = SimpleNamespace(
