@@ -394,6 +394,16 @@ def test_a_share_of_a_sweep_has_just_the_machines_that_are_taken(
     assert set(some.price) == {0.5 * count}
 
 
+def test_a_rented_machine_runs_as_many_tasks_as_it_has_room_for_though_its_minimum_is_billed():
+    work = workload("sweep", most=1, tasks=4, hardware=Hardware(cpus=1))
+    work.lengths[1] = Length(None, 1, None)
+    found = knowledge(*[Measurement(None, duration_s=7.0) for _ in range(3)])
+    node = offer("t3", 0.04, gpus=0.0, vcpus=2.0, billing_minimum_s=3600.0)
+    quote = make_quote([Subject(work, found)], market(node), QuoteLimits()).main
+    assert quote.cluster.worker.count == 1
+    assert quote.cluster.at_once == 2
+
+
 def test_tasks_that_share_cores_are_not_twice_as_fast():
     found = [Measurement(None, duration_s=10.0, cores=2.0) for _ in range(3)]
     work = workload("shard", most=1, tasks=8, hardware=Hardware())

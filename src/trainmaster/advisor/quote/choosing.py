@@ -258,8 +258,10 @@ def pick(drawn: SampledCandidates, drawing: OutcomeSampler, limits: QuoteLimits)
     alike = alike[cost[alike] <= cost[alike].min() * ALIKE + 1e-12]
     candidates = drawn.candidates
     machines = candidates.machines[alike] + candidates.servers[alike]
+    # What is billed at least makes objectives tie: a run starts as many tasks as its machines have room for.
     # With few draws medians tie; the price and the position keep the order of evaluation out of it.
-    order = np.lexsort((candidates.machine[alike], candidates.price[alike], value[alike], machines))
+    ties = (candidates.machine[alike], -candidates.at_once[alike], candidates.price[alike])
+    order = np.lexsort((*ties, value[alike], machines))
     return int(alike[order[0]])
 
 
