@@ -20,10 +20,10 @@ def seen(computing, workers=(1,), **more):
     return [measured(n, 32, offer="local", time_shares=shares, cores=computing, **more) for n in workers]
 
 
-def steps_s(known):
+def steps_s(known, vcpus=(0.25, 2.0), per_node=1.0):
     """On a machine with two cores, and on one with a quarter of one, the shorter one first."""
-    place = market(*(offer(f"m{vcpus}", 0.1 * vcpus, gpus=0.0, gpu="", vcpus=vcpus) for vcpus in (0.25, 2.0)))
-    found = Machines.of(place.catalogue.columns(), np.ones(2))
+    place = market(*(offer(f"m{each}", 0.1 * each, gpus=0.0, gpu="", vcpus=each) for each in vcpus))
+    found = Machines.of(place.catalogue.columns(), np.full(len(vcpus), per_node))
     work = workload(most=1, hardware=Hardware())
     timing = Timing(work, known, found, found[:0], place.catalogue.offers)
     some = Candidates.of(work, found, timing.servers, None)
@@ -52,6 +52,15 @@ def test_a_part_of_a_core_that_is_kept_busy_is_all_that_the_machine_has():
         known = Knowledge.of([one], [], {"local": Device("", cores, "local")}, {})
         assert known is not None
         assert known.computes == pytest.approx(share, abs=0.1)
+
+
+@pytest.mark.parametrize(("busy", "slower"), [(0.13, 1.0), (0.225, 1.0), (0.44, 2.0)])
+def test_tasks_side_by_side_take_longer_once_they_want_more_than_their_machine_has(busy, slower):
+    """On the type where the job was measured, of which every task has half."""
+    (one,) = seen(busy)
+    known = Knowledge.of([replace(one, offer="m0.45")], [], {"m0.45": Device("", 0.45, "m0.45")}, {})
+    (alone,), (shared,) = (steps_s(known, vcpus=(0.45,), per_node=tasks) for tasks in (1.0, 2.0))
+    assert shared / alone == pytest.approx(slower, rel=0.05)
 
 
 def test_waiting_for_the_network_is_no_waiting_of_a_worker_itself():

@@ -35,6 +35,8 @@ from trainmaster.spec.log_normal import LogNormal
 _COPIES: Final = 3
 #: A job that keeps less than this share of the cores busy is not limited by them.
 _BUSY: Final = 0.7
+#: On another type it computes in bursts: so many cores count at least.
+_BURST: Final = 0.5
 #: From here on something beside the steps is what limits a cluster.
 _HELD_UP: Final = 1.1
 #: A tail that was not seen, as a share of the start-up; and how much tails differ (log).
@@ -467,19 +469,21 @@ class Timing:
         if self.own_machine:
             return np.zeros(len(self.machines)), np.zeros(len(self.machines))
         known, measured = self.knowledge, self.knowledge.measured
-        # A job that left cores idle where it was measured does not get faster by having more of them.
-        most = math.inf
-        if known.cores_per_worker is not None and known.cores_per_worker < _BUSY * measured.cores:
-            most = max(known.cores_per_worker, 0.5)
-        measured = replace(measured, cores=min(measured.cores, most))
+        # A job that left cores idle where it was measured does not get faster by having more of them. What
+        # others of its tasks have beside it slows it on that type once it is less than what it kept busy.
+        used = known.cores_per_worker
+        is_idle = used is not None and used < _BUSY * measured.cores
         ratios = []
         for i, index in enumerate(self.machines.index.tolist()):
             offer = self.offers[index]
+            most, least = math.inf, 0.0 if offer.instance_type == measured.offer else _BURST
+            if is_idle:
+                most = max(used or 0.0, least)
             cores = min(offer.vcpus / max(float(self.machines.per_node[i]), 1.0), most)
             # the job uses an accelerator only if it asks for one
             accelerator = offer.accelerator if self.workload.hardware.gpu_count else ""
             device = Device(accelerator, cores, offer.instance_type)
-            ratios.append(speed_ratio(device, measured))
+            ratios.append(speed_ratio(device, replace(measured, cores=min(measured.cores, most))))
         return np.array([r.log for r in ratios]), np.array([r.spread for r in ratios])
 
     def _misfit(self, some: Candidates, shapes: Shapes) -> Floats:
