@@ -154,7 +154,7 @@ BUILT_IN: Final = {
     "hosts": replace(
         _OWN,
         offers=OfferSource.INVENTORY,
-        provisioning_s=LogNormal(10.0, 0.7),
+        provisioning_s=LogNormal(6.0, 0.8),
         giving_back_s=LogNormal(0.5, 0.7),
     ),
     "aws": Capabilities(
@@ -213,7 +213,7 @@ BUILT_IN: Final = {
         has_own_kernel=False,
         installed=Installed.OURS,
         billing=billing.NOTHING_BESIDE,
-        provisioning_s=LogNormal(15.0, 0.5),
+        provisioning_s=LogNormal(6.0, 0.6),
         giving_back_s=LogNormal(3.0, 0.7),
     ),
 }
