@@ -453,3 +453,24 @@ def test_what_changes_a_member_lies_within_the_lines_of_its_row(browser, site): 
     page.get_by_role("button", name="Remove bob").wait_for()
     assert not page.eval_on_selector_all("main tr button, main tr select", CROSSING)
     page.context.close()
+
+
+@pytest.mark.browser
+def test_on_a_phone_no_field_lies_below_the_buttons_and_parameters_stand_beside_a_reason(browser, site):  # noqa: F811
+    page = opened(browser, site, "phone")
+    page.goto(site.url + "/new")
+    page.evaluate(
+        "document.querySelector('#about').textContent = 'It takes a while, and costs much. '.repeat(9)"
+    )
+    page.evaluate("window.scrollTo(0, 1e6)")
+    field = page.locator(".send input:visible").last.bounding_box()
+    assert field["y"] + field["height"] <= page.locator(".send .action").bounding_box()["y"]
+
+    page.goto(site.url + "/runs/tasks/tasks")
+    reason = '<span class="dim" title="x">exit code 1 (ValueError: diverged with a rate of 0.3)</span>'
+    page.locator(".tasks tbody tr").first.locator("td").nth(1).evaluate(
+        "(cell, reason) => cell.insertAdjacentHTML('beforeend', reason)", reason
+    )
+    parameter = page.locator(".tasks tbody tr").first.locator("td.n").nth(1).bounding_box()
+    assert parameter["x"] < page.viewport_size["width"]
+    page.context.close()

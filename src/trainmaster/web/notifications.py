@@ -71,10 +71,16 @@ def remove(webhook: str, state: State, caller: Manager) -> Response:
 
 def _page(request: Request, state: State, caller: Manager, http: int = 200, error: str = "") -> Response:
     hooks = [
-        {**hook, "deliveries": state.webhooks.deliveries(caller, hook["id"], _ROWS)}
+        {**hook, "deliveries": sent, "arrived": [each for each in sent if _has_arrived(each)]}
         for hook in state.webhooks.listed(caller)
+        for sent in [state.webhooks.deliveries(caller, hook["id"], _ROWS)]
     ]
     return page(request, "notifications.html", http, hooks=hooks, kinds=KINDS, topics=TOPICS, error=error)
+
+
+def _has_arrived(delivery: dict[str, Any]) -> bool:
+    """Whether the receiver has taken it; one that was given up has an end, too."""
+    return bool(delivery["done_at"]) and delivery["status"].startswith(("HTTP 2", "sent"))
 
 
 def _secret(request: Request, made: dict[str, Any]) -> Response:

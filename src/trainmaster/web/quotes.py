@@ -324,7 +324,17 @@ def show(request: Request, name: str, state: State, caller: Reader) -> Response:
         experiments=experiments,
         measuring=measuring,
         bar=bar,
+        cap_usd=_cap_usd,
     )
+
+
+def _cap_usd(most_usd: float) -> float:
+    """The cap that a quote leads to: whole cents, and no less than it may cost.
+
+    >>> [_cap_usd(each) for each in (0.0049, 0.01, 1.234)]
+    [0.01, 0.01, 1.24]
+    """
+    return math.ceil(most_usd * 100 - 1e-6) / 100
 
 
 def _priced_on(state: ServerState, cluster: Mapping[str, Any], catalogue: str) -> str:
@@ -402,6 +412,6 @@ def change(
         "bandwidth": ask.bandwidth or "",
         "measurements": ask.measurements or "",
         "keep": f"{ask.keep_s:g}s" if ask.keep_s else "",
-        "max_usd": f"{most_usd + 0.005:.2f}" if most_usd > 0 else "",
+        "max_usd": f"{_cap_usd(most_usd):.2f}" if most_usd > 0 else "",
     }
     return show_form(request, state, caller, page_of(recipe, **more))

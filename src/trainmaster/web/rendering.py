@@ -91,6 +91,17 @@ def for_readers(hint: str, caller: Caller | None = None) -> str:
     return " ".join(said) or ("Ask an admin of this server." if hint and not is_listed else "")
 
 
+def for_waiting(words: str, caller: Caller | None = None) -> str:
+    """What a run waits for, without how an admin changes that at a shell; whole for an admin.
+
+    >>> for_waiting("$1 of $2, and an admin raises it: `trainmaster budget --monthly 5`; else it goes on")
+    '$1 of $2, and an admin raises it; else it goes on'
+    """
+    if caller is not None and "admin" in caller.scopes:
+        return words
+    return re.sub(r": `trainmaster [^`]*`|, and `trainmaster [^`]*` raises it", "", words)
+
+
 def for_a_form(message: str) -> str:
     """What is wrong in a form: not what somebody at a shell or a program would do about it.
 
@@ -178,6 +189,7 @@ _TEMPLATES.filters |= {
 }
 _TEMPLATES.filters |= {"in_order": in_order, "selecting": selecting}
 _TEMPLATES.filters |= {"with_code": with_code, "as_title": as_title, "for_readers": for_readers}
+_TEMPLATES.filters |= {"for_waiting": for_waiting}
 
 
 @cache

@@ -79,6 +79,16 @@ def test_gangs_of_a_shared_cluster_run_side_by_side_where_it_has_room_for_both(c
     )
     assert both.time_s.p50 == pytest.approx(turns * alone.time_s.p50, rel=0.1)
     assert both.cost_usd.p50 == pytest.approx(turns * alone.cost_usd.p50, rel=0.1)
+    words = both.main.cluster.words()
+    told = f"a and b share {words}, rented and paid for once"
+    assert told in both.notes
+    assert not alone.notes
+
+
+def test_of_many_experiments_that_share_machines_the_first_are_named():
+    subjects = [training(name=name) for name in "abcde"]
+    (told,) = make_quote(subjects, market(V100), QuoteLimits()).notes
+    assert told.startswith("a, b, c and 2 more share 1 x ")
 
 
 @settings(max_examples=25, deadline=None)

@@ -71,6 +71,7 @@ def test_what_machines_cost_after_the_end_is_said_beside_a_quote_that_does_not_c
         (150.0, {}, "beyond it", True),
         (207.0, {"queued_s": 200.0, "queued": {"waits_for": "2 cores"}}, "in it", False),
         (70.0, {"cost": {"p5": 0.1, "p50": 0.2, "p95": 0.4}}, "beyond it", True),
+        (70.0, {"cost": {"p5": 0.5, "p50": 0.5, "p95": 0.4999995}}, "in it", False),
         (70.0, {"state": "DONE", "kept": True}, "kept", False),
         (150.0, {"state": "DONE", "kept": False, "outside": "late"}, "not kept", True),
         (110.0, {"state": "DONE", "kept": False}, "not kept, as the run did not succeed", True),

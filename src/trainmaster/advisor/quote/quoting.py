@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -54,6 +54,8 @@ _FASTER: Final = 0.01
 _SHARES: Final = (0.75, 0.5, 1 / 3, 0.25, 0.125)
 #: Most of the time is something else than training from here on.
 _MOSTLY: Final = 0.5
+#: Experiments that are named where many share machines.
+_NAMED: Final = 3
 #: Of the time in which workers do not compute, waits for disks and volumes must be so much to be named.
 _WAITS_FOR_DATA: Final = 0.3
 _SHARES_OF_TARGET: Final = {"p5": 0.05, "p50": 0.5, "p95": 0.95}
@@ -317,7 +319,17 @@ def _several(asked: Sequence[_Asked], limits: QuoteLimits, supply: Supply) -> Qu
         quotes[name] = each.quote(drawn[name], best.taken[name], considered[name], own)
     cost_usd = interval(best.cost_usd)
     kept_usd = max(interval(best.needed_usd).p95 - cost_usd.p95, 0.0)
-    return _whole(quotes, interval(best.time_s), cost_usd, kept_usd, supply)
+    shared = [group.names for part in best.parts for group in part.groups if group.rent_usd is not None]
+    notes = [_shared_words([quotes[name] for name in names]) for names in shared if len(names) > 1]
+    return _whole(quotes, interval(best.time_s), cost_usd, kept_usd, supply, notes)
+
+
+def _shared_words(quotes: Sequence[ExperimentQuote]) -> str:
+    """That these are on the same machines: the price of each alone has all of them."""
+    names = [quote.name for quote in quotes[:_NAMED]]
+    last = names.pop() if len(quotes) == len(names) else f"{len(quotes) - len(names)} more"
+    words = max((quote.cluster for quote in quotes), key=lambda each: each.usd_per_hour).words()
+    return f"{', '.join(names)} and {last} share {words}, rented and paid for once"
 
 
 def _whole(
@@ -326,9 +338,10 @@ def _whole(
     cost: Interval | None,
     end_usd: float,
     supply: Supply,
+    notes: Iterable[str] = (),
 ) -> Quote:
     catalogue = supply.catalogue
-    notes = tuple(catalogue.warnings)
+    notes = (*catalogue.warnings, *notes)
     as_of = catalogue.as_of.isoformat() if catalogue.as_of else ""
     return Quote(quotes, time_s, cost, "quote", catalogue.name, as_of, notes=notes, end_usd=end_usd)
 

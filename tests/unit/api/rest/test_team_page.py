@@ -119,6 +119,15 @@ def test_a_manager_changes_roles_and_takes_people_out(office):
     assert manager.ask("POST", "/team/members/chief", role="viewer").status_code == 404
 
 
+def test_no_row_offers_to_change_a_role_into_another_one_that_it_shows_as_chosen(office):
+    made = office.state.access.create_token("less", ["read", "run", "manage"], "red", account="manager")
+    office.tokens["less"] = made["token"]
+    assert "Role of manager" in Browser(office, "manager").text()
+    page = Browser(office, "less").text()
+    assert "Role of viewer" in page
+    assert "Role of manager" not in page, "his token may make viewers only"
+
+
 def test_who_revokes_a_token_on_the_page_is_told_which_workflows_are_paused(office):
     made = office.state.access.create_token("leaked", ["read", "run"], "red", account="member")
     office.tokens["leaked"] = made["token"]
