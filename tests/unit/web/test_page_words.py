@@ -1,4 +1,4 @@
-"""What pages say of what has not come: messages that nobody received, runs that left no model."""
+"""What pages say of what has not come: messages that were not received, runs that left no model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def site(tmp_path):
         ([FAILS, {**FAILS, "done_at": 6.0, "status": "sent"}], "last received <time"),
     ],
 )
-def test_what_nobody_has_received_is_not_said_to_be_sent(site, monkeypatch, deliveries, said):
+def test_what_was_not_received_is_not_said_to_be_sent(site, monkeypatch, deliveries, said):
     site.browser.post("/notifications", data={"target": "https://x.example/h", "kind": "webhook"})
     monkeypatch.setattr(site.state.webhooks, "deliveries", lambda *_: deliveries)
     assert said in site.page("/notifications")
