@@ -144,7 +144,7 @@ class RunHeader:
             left = left_s(time_s, work_s)
         cost = quoted["cost_usd"] if quoted else {"p5": 0.0, "p95": None}
         is_paid = cost["p95"] is not None and cost["p95"] > 0
-        is_dearer = is_paid and status["cost_usd"] > cost["p95"] + QUOTE_RESOLUTION
+        is_dearer = is_paid and status["cost_usd"] - QUOTE_RESOLUTION > cost["p95"]
         is_beyond = bool(time_s and (work_s > time_s["p95"] or is_dearer) and not is_over)
         said = ""
         if quoted and time_s:
