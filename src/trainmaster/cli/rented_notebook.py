@@ -68,11 +68,11 @@ def rent_notebook(
 
 def is_rented_notebook(client: ClientProtocol, run: str) -> bool:
     """Whether the run is a notebook on a rented machine, which is not over."""
-    from trainmaster.service.apps.rented_notebook import LABELS
+    from trainmaster.spec.recipe import NOTEBOOK_LABELS
 
     brief = client.brief(run)
     labels: dict[str, str] = brief.get("labels", {})
-    return brief["state"] != "DONE" and labels.items() >= LABELS.items()
+    return brief["state"] != "DONE" and labels.items() >= NOTEBOOK_LABELS.items()
 
 
 def lead_to_rented(client: ClientProtocol, run: str, usd_per_hour: float | None, *, as_json: bool) -> int:

@@ -292,7 +292,7 @@ class RunPlanner:
 
     def _with_versions(self, recipe: Recipe) -> Recipe:
         """With the versions of what it starts from."""
-        if not any(each.starts_from for each in recipe.experiments.values()):
+        if not recipe.starts_from:
             return recipe
         from trainmaster.service.models.starting_models import with_versions
 

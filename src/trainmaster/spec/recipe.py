@@ -63,6 +63,8 @@ from trainmaster.spec.trigger import CONCURRENCY, Trigger, read_triggers
 
 _NAME = re.compile(EXPERIMENT_NAME)
 _MAX_NAME: Final = 100
+#: By which the run of a JupyterLab on a rented machine is known.
+NOTEBOOK_LABELS: Final = {"app": "jupyterlab"}
 
 
 def _experiments(node: YamlNode, path: Path, problems: Problems) -> dict[str, Experiment]:
@@ -336,6 +338,16 @@ class Recipe(Noun):
         root = self.tree()
         node = below(root, path) or below(root, path[2:])
         return "" if node is None else node.text
+
+    @property
+    def is_notebook(self) -> bool:
+        """Whether it is of a JupyterLab: it ends when whoever works in it does, and shows no steps."""
+        return dict(self.labels).items() >= NOTEBOOK_LABELS.items()
+
+    @property
+    def starts_from(self) -> bool:
+        """Whether one of its experiments begins with a model, a checkpoint or a search of others."""
+        return any(each.starts_from for each in self.experiments.values())
 
     @property
     def secret_files(self) -> tuple[FilePath, ...]:

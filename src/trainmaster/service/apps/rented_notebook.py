@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.spec.recipe import NOTEBOOK_LABELS
+
 if TYPE_CHECKING:
     from trainmaster.spec import Recipe
     from trainmaster.spec.experiment import Experiment
 
 #: Where its server says how to reach it, in the directory of the code there.
 FACTS: Final = ".notebook"
-#: By which its run is known.
-LABELS: Final = {"app": "jupyterlab"}
 _SETUP: Final = """\
 pip install jupyterlab || {
   echo "JupyterLab cannot be installed there: name an index that the machine reaches, --env PIP_INDEX_URL=URL"
@@ -84,16 +84,11 @@ def rented_notebook_recipe(
     recipe = {
         "name": "notebook" if of is None else f"{of.name[:50]}-notebook",
         "code": ".",
-        "labels": LABELS,
+        "labels": NOTEBOOK_LABELS,
         "provider": provider,
         "experiments": {"notebook": found},
     }
     return json.dumps(recipe, indent=2), notes
-
-
-def is_notebook(recipe: Recipe) -> bool:
-    """Whether a recipe is of a JupyterLab: it ends when whoever works in it does, and shows no steps."""
-    return dict(recipe.labels).items() >= LABELS.items()
 
 
 def _source(model: str) -> dict[str, str]:

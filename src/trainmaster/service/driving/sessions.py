@@ -143,7 +143,7 @@ def accept(
         may_cost = max(may_cost, least_usd(recipe, offer.plans, warm=warm))
     try:
         admit = entrance(run, team, may_cost, application, now, wallet)
-        if any(each.starts_from for each in recipe.experiments.values()):
+        if recipe.starts_from:
             from trainmaster.service.models.starting_models import using
 
             admit = using(opened, recipe, run, team, admit)

@@ -77,7 +77,7 @@ def with_versions(opened: OpenHome, recipe: Recipe) -> Recipe:
     Raises:
         RecipeError: with the line of each that is not there, and what is near.
     """
-    if not any(each.starts_from for each in recipe.experiments.values()):
+    if not recipe.starts_from:
         return recipe
     mistakes: list[tuple[tuple[str, ...], TrainmasterError]] = []
     experiments = dict(recipe.experiments)

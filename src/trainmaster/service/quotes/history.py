@@ -19,7 +19,6 @@ from trainmaster.control.task.layout import Home
 from trainmaster.dataclass import dataclass, field
 from trainmaster.db import Database, NewMeasurement
 from trainmaster.executors.capacity import NodeCapacity, detect_capacity
-from trainmaster.service.apps.rented_notebook import is_notebook
 from trainmaster.service.quotes.fingerprint import (
     CodeFingerprint,
     Fingerprint,
@@ -520,7 +519,7 @@ class TaskLengths:
     def __init__(self, recipe: Recipe, known: MeasuredNow) -> None:
         self._recipe, self._known = recipe, known
         self.services = {name for name, each in recipe.experiments.items() if each.serve is not None}
-        self.endless = {*recipe.experiments} if is_notebook(recipe) else self.services
+        self.endless = {*recipe.experiments} if recipe.is_notebook else self.services
         self.unknown = {
             name for name, each in recipe.experiments.items() if not each.builtin_values().get("steps")
         }

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.advisor.model.measurement import HELD
 from trainmaster.advisor.quote.beliefs import STARTUP_UNSEEN_SPREAD
-from trainmaster.service.apps.rented_notebook import is_notebook
 from trainmaster.service.quotes.candidate_offers import measured_elsewhere, measured_for
 from trainmaster.service.quotes.home_load import HomeLoad
 from trainmaster.service.quotes.own_points import OwnPoints, with_shipped
@@ -191,7 +190,7 @@ class JobKnowledge:
             names: of the experiments.
             builder: knows the machines.
         """
-        wanted = [] if is_notebook(recipe) else list(names)
+        wanted = [] if recipe.is_notebook else list(names)
         if not wanted:
             return {}
         load = HomeLoad.now().of(offer.provider for offer in builder.catalogue)

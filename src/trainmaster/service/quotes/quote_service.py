@@ -21,7 +21,6 @@ from trainmaster.executors.capacity import detect_capacity
 from trainmaster.providers import STALE_DAYS, Catalogue, NodeRequest
 from trainmaster.providers.base import Queue, RanksJobs
 from trainmaster.providers.capabilities import capabilities_of, measured_name
-from trainmaster.service.apps.rented_notebook import is_notebook
 from trainmaster.service.quotes.candidate_offers import (
     CandidateOffers,
     candidate_offers_of,
@@ -300,7 +299,7 @@ class Quoter:
             if name not in known
         } | lengthless
         if not known:
-            why = OF_A_PERSON if is_notebook(recipe) else next(iter(lengthless.values()), NOT_MEASURED)
+            why = OF_A_PERSON if recipe.is_notebook else next(iter(lengthless.values()), NOT_MEASURED)
             with suppress(UsageError):  # then it has no machine, which planning tells better
                 return self._quoted(recipe, catalogue, options, {}, missing, environ), why
             return None, why

@@ -21,7 +21,6 @@ from trainmaster.control.checks.preflight import (
 from trainmaster.executors.capacity import detect_capacity
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.provider_connection import check_provider
-from trainmaster.service.models.starting_models import with_versions
 from trainmaster.service.quotes.candidate_offers import CandidateOffers, candidate_offers_of
 from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.service.quotes.warm_machines import picks_of
@@ -134,7 +133,11 @@ def check_run(
     Raises:
         UsageError: something is not there, cannot be had, or this machine or the budget do not suffice.
     """
-    probe = with_fewest(with_versions(service, recipe))
+    if recipe.starts_from:
+        from trainmaster.service.models.starting_models import with_versions
+
+        recipe = with_versions(service, recipe)
+    probe = with_fewest(recipe)
     notes: list[str] = []
     checks: list[Callable[[], object]] = [
         lambda: notes.extend(service.check_inputs(probe, environ)),

@@ -118,7 +118,7 @@ def test_what_was_measured_of_all_experiments_is_read_once(monkeypatch):
     builder = SimpleNamespace(
         catalogue=catalogue, knowledge=lambda _, same, *__: Knowledge.of(same, [], {}, {})
     )
-    recipe = SimpleNamespace(experiments=dict.fromkeys("abcd"), labels={})
+    recipe = SimpleNamespace(experiments=dict.fromkeys("abcd"), is_notebook=False)
     jobs = JobKnowledge(SimpleNamespace(measurements=measurements, database=None), print, None)
     known = jobs.known(recipe, "abd", builder)
     assert [each.fingerprint for each in known.values()] == list(known) == ["a", "b"]
