@@ -150,6 +150,8 @@ class PhaseWatch:
         has_moved = False
         for name, experiment in run_state.experiments.items():
             before = self.courses.get(name, PhaseProgress())
+            # Until it was its turn, as where it had to fit in a budget, nothing drove it that could look.
+            self._waited.setdefault(name, run_state.queue_wait.waited_s(now))
             phase = self._sight(run_state, experiment, progress, now).phase
             if not phase:
                 self._waited[name] = self._elapsed(now)

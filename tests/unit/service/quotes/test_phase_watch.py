@@ -154,6 +154,15 @@ def test_waiting_for_others_is_no_phase():
     assert (world.course.now, dict(world.course.took)) == ("staging", {"staging": 2.0})
 
 
+def test_what_was_waited_before_it_was_driven_is_no_late_phase():
+    world = World()
+    world.run_state.queue_wait.earlier_s = 900.0
+    assert world.look(902) == world.look(907) == []
+    world.has_machines = True
+    world.look(908)
+    assert dict(world.course.took) == {"machines": 8.0}
+
+
 def test_until_there_is_room_beside_other_tasks_nothing_is_late():
     world = World()
     world.has_machines, world.task.state = True, State.ACQUIRING
