@@ -88,6 +88,8 @@ def test_a_run_without_a_cap_gets_one_where_there_is_a_budget_for_the_month(offi
     ]
     assert office.send(max_usd=5.0) == (5.0, [])
     assert office.send(RECIPE + "budget: {total: $4}\n") == (4.0, [])
+    both = office.send(RECIPE + "budget: {total: $4}\n", max_usd=5.0)
+    assert both == (4.0, ["budget.total of the recipe, $4.00, holds: it is less than the $5.00 agreed to"])
     assert office.send(max_usd=1e9)[0] == 20.0, "nor may one run cost more than there is for all"
     office.p95_usd = None
     assert office.send() == (None, []), "nobody can say: the budget does not admit it"

@@ -31,6 +31,7 @@ from trainmaster.spec.private_files import make_private
 from trainmaster.spec.processor_limit import processor_limit
 from trainmaster.spec.recipe_parts import in_place, named_places
 from trainmaster.spec.recipe_source import own_configuration
+from trainmaster.spec.units import dollars
 
 if TYPE_CHECKING:
     from trainmaster.service.driving.execution_backend import Session
@@ -435,7 +436,11 @@ class Submissions:
         def tell(line: str) -> None:
             notes.append(line.removeprefix("note: "))
 
-        recipe = recipe if request.max_usd is None else capped(recipe, request.max_usd)
+        if (most_usd := request.max_usd) is not None:
+            recipe = capped(recipe, most_usd)
+            if recipe.budget and recipe.budget.total_usd and recipe.budget.total_usd < most_usd:
+                less = f"it is less than the {dollars(most_usd)} agreed to"
+                tell(f"budget.total of the recipe, {dollars(recipe.budget.total_usd)}, holds: {less}")
         agreed_usd_per_hour = request.agreed_usd_per_hour
         can_agree = request.max_usd is not None or agreed_usd_per_hour is not None
         service = self._service.of_team(submission.team)

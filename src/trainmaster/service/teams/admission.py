@@ -96,9 +96,12 @@ class BudgetLeft:
         """What a run waits for, in words; empty if it may start."""
         if wanted.most_usd and ledger.micro(wanted.most_usd) > _micro(self.left_usd):
             is_there_then = ledger.micro(wanted.most_usd) <= _micro(self.left_usd + self.spent_usd)
+            aside_usd = self.limit_usd - self.left_usd - self.spent_usd
+            is_aside = math.isfinite(aside_usd) and _micro(aside_usd) > 0
             return (
                 f"{dollars(wanted.most_usd)} of the month's budget: {self.who} {self.has} "
                 f"{dollars(max(0.0, self.left_usd))} left of {dollars(self.limit_usd)}"
+                + (f" ({dollars(aside_usd)} is set aside for runs, until they end)" if is_aside else "")
                 + (f", and {self.raising}" if self.raising else "")
                 + (f"; else it goes on as a month begins, on {self.month} (UTC)" if is_there_then else "")
             )

@@ -70,7 +70,8 @@ def test_teams_take_turns_by_what_they_take():
 def test_a_large_run_is_not_passed_by_small_ones_of_what_it_waits_for():
     asked = [request("large", "red", 0, 1.0, 50.0), request("small", "red", 0, 2.0, 1.0)]
     large, small = decide(asked, left(red={"left_usd": 10.0, "limit_usd": 60.0}))
-    assert large.waits_for == "$50.00 of the month's budget: red has $10.00 left of $60.00"
+    aside = "($50.00 is set aside for runs, until they end)"
+    assert large.waits_for == f"$50.00 of the month's budget: red has $10.00 left of $60.00 {aside}"
     assert small.waits_for == "large, which comes first"
     others = [*asked, request("other", "blue", 0, 3.0, 1.0)]
     assert started(decide(others, left(red={"left_usd": 10.0}, blue={}))) == ["other"]
@@ -216,8 +217,9 @@ def test_what_does_not_fit_waits_and_starts_when_money_comes_back(office):
     assert office.send("first", most_usd=20.0)
     assert not office.send("second", most_usd=10.0, now=NOW + 1)
     assert office.queued("second") == {
-        "waits_for": "$10.00 of the month's budget: team red has $5.00 left of $25.00, and an admin "
-        "raises it: `trainmaster budget --team red --monthly AMOUNT`", "place": 1
+        "waits_for": "$10.00 of the month's budget: team red has $5.00 left of $25.00 ($20.00 is set aside "
+        "for runs, until they end), and an admin raises it: `trainmaster budget --team red --monthly AMOUNT`",
+        "place": 1
     }  # fmt: skip
     assert undriven(office.database, "h") == ["first"]
     assert admit_waiting(office.database, NOW + 2) == []
