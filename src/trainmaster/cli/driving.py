@@ -12,20 +12,16 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from trainmaster.cli.output import (
-    SHOWN_MODELS,
-    beside_text,
     best_text,
     bill,
     driver_line,
     duration,
-    model_lines,
+    left_lines,
     print_json,
     quote_text,
     say,
     say_error,
     searched,
-    unsaved_text,
-    without_model_text,
 )
 from trainmaster.cli.watching import MachineLossFilter, PlainDisplay, told_events
 from trainmaster.spec.errors import AccessError, InterruptedByUser, TrainmasterError
@@ -152,15 +148,9 @@ def finish(client: ClientProtocol, run: str, *, as_json: bool) -> int:
             say(best_text(name, experiment["best"], searched(experiment)))
         if "promotion" in experiment:  # what its gate has said was told when it did
             say(experiment["promotion"])
-    for line in model_lines(run, summary):
-        say(line)
     highlights = client.highlights(run)
-    for left in highlights.without_model:
-        say(without_model_text(**left))
-    if highlights.beside:
-        say(beside_text(run, highlights.beside))
-    for unsaved in summary.get("unsaved", ())[:SHOWN_MODELS]:
-        say(unsaved_text(unsaved))
+    for line in left_lines(run, summary, highlights):
+        say(line)
     say(f"{run}: {summary['reason']} after {duration(summary['seconds'])}, cost {bill(summary['cost_usd'])}")
     if "quote" in summary:
         say(quote_text(summary["quote"]))

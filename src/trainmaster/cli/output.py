@@ -9,13 +9,16 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainmaster.spec.errors import TrainmasterError, UsageError, fails_as
 from trainmaster.spec.metric_names import TOTAL_STEPS, in_order, says_how_good
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.states import EndReason
 from trainmaster.spec.units import QUOTE_RESOLUTION, counted, dollars, format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from trainmaster.service.runs.highlights import Highlights
 
 duration = format_duration
 T = TypeVar("T")
@@ -397,6 +400,15 @@ def model_lines(run: str, summary: Mapping[str, Any]) -> list[str]:
     if len(models) > SHOWN_MODELS:
         lines.append(f"... {len(models)} models in all: `trainmaster models {run}`")
     return lines
+
+
+def left_lines(run: str, summary: Mapping[str, Any], highlights: Highlights) -> list[str]:
+    """What the tasks of a run have left: its models, where there are none, and what is not saved."""
+    lines = model_lines(run, summary)
+    lines += [without_model_text(**left) for left in highlights.without_model]
+    if highlights.beside:
+        lines.append(beside_text(run, highlights.beside))
+    return lines + [unsaved_text(each) for each in summary.get("unsaved", ())[:SHOWN_MODELS]]
 
 
 def without_model_text(experiment: str, tasks: int, silent: int, metrics: dict[str, Any]) -> str:

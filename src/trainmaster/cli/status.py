@@ -14,15 +14,14 @@ from trainmaster.cli.labels import labels_text, none_fits
 from trainmaster.cli.opening import open_client
 from trainmaster.cli.options import AsJson, Labels, RunOrNone, WhereText, condition
 from trainmaster.cli.output import (
-    SHOWN_MODELS,
     best_text,
     bill,
     driver_advice,
     driver_line,
     driver_trouble,
     duration,
+    left_lines,
     metrics_text,
-    model_lines,
     parameters_text,
     phases_text,
     print_json,
@@ -32,7 +31,6 @@ from trainmaster.cli.output import (
     searched,
     show,
     table,
-    unsaved_text,
     usage_text,
     verdict_lines,
 )
@@ -251,10 +249,8 @@ def _show_run(client: ClientProtocol, summary: Mapping[str, Any]) -> None:
     for note in seen.notes:
         about = "" if note.task is None else f"{note.experiment}/{note.task}: "
         show(f"  {duration(max(time.time() - note.at, 0.0))} ago: {about}{note.message}")
-    for line in model_lines(run, summary):
+    for line in left_lines(run, summary, seen):
         show(f"  {line}")
-    for unsaved in summary.get("unsaved", ())[:SHOWN_MODELS]:
-        show(f"  {unsaved_text(unsaved)}")
 
 
 def _at(task: TaskLine) -> str:
