@@ -148,8 +148,8 @@ def test_two_members_and_only_one_meets_the_kernel(tm, group, lives_s):
     os.kill(pid, signal.SIGKILL)
     tm.summary(call.wait(1))
     shown = tm.call("status", run).out
-    assert "main/0 OOM" in shown, shown
-    assert "main/1 USER_ERROR: killed by SIGKILL" in shown, shown
+    assert "main/0 (what=hungry) OOM" in shown, shown
+    assert "main/1 (what=patient) USER_ERROR: killed by SIGKILL" in shown, shown
 
 
 def test_a_search_goes_on_after_a_trial_that_ran_out_of_memory(tm, group):
