@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,9 +70,8 @@ def test_a_gang_of_two(user: Renter) -> None:
 
 def test_a_ray_of_the_runs_own_in_it(user: Renter) -> None:
     """It has its own token and certificates."""
-    going = user.run(
-        user.recipe(gang(user, 2, 20).read_text().replace("engine: ssh", "engine: ray")), provider="ray"
-    )
+    text = re.sub(r"(?m)^engine: .*", "engine: ray", gang(user, 2, 20).read_text())
+    going = user.run(user.recipe(text), provider="ray")
     assert going.end(timeout_s=PATIENCE_S)["state"] == "DONE"
 
 
