@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final
 
 # Linux has it; elsewhere (a driver on macOS) the monotonic clock is the nearest there is.
@@ -46,3 +47,19 @@ def steady_s() -> float:
     True
     """
     return boot_s() + _OFFSET_S
+
+
+def driven_clock(earlier_s: float, began: float) -> Callable[[float], float]:
+    """For how long a run has been driven at a Unix time.
+
+    What its tasks worked while nothing drove it counts: what they began before this driver did began as long
+    before the time that is counted by now.
+
+    >>> [driven_clock(11.0, 100.0)(at) for at in (80.0, 90.0, 101.0)]
+    [0.0, 1.0, 12.0]
+
+    Args:
+        earlier_s: that was counted before this driver.
+        began: Unix seconds when it did.
+    """
+    return lambda now: max(earlier_s + now - began, 0.0)

@@ -33,11 +33,11 @@ from trainmaster.service.driving.execution_backend import (
 from trainmaster.service.quotes.history import histories, make_recorder
 from trainmaster.service.quotes.home_load import HomeLoad
 from trainmaster.service.quotes.quote_record import record_outcomes
-from trainmaster.service.quotes.quote_tracker import QuoteTracker, driven_clock
+from trainmaster.service.quotes.quote_tracker import QuoteTracker
 from trainmaster.service.runs.run_names import owner_of
 from trainmaster.service.runs.summary import queued_seconds, run_seconds
 from trainmaster.service.teams.team_budget import OWNER, Budgets
-from trainmaster.spec.clocks import boot_s, steady_s
+from trainmaster.spec.clocks import boot_s, driven_clock, steady_s
 from trainmaster.spec.errors import StoreError
 from trainmaster.spec.facts import Fact, RunFacts
 from trainmaster.spec.recipe_parts import named_places

@@ -66,22 +66,6 @@ _SHORT_S: Final = 3.0
 Histories = Callable[[], Mapping[str, "History"]]
 
 
-def driven_clock(earlier_s: float, began: float) -> Callable[[float], float]:
-    """For how long a run has been driven at a Unix time.
-
-    What its tasks worked while nothing drove it counts: what they began before this driver did began as long
-    before the time that is counted by now.
-
-    >>> [driven_clock(11.0, 100.0)(at) for at in (80.0, 90.0, 101.0)]
-    [0.0, 1.0, 12.0]
-
-    Args:
-        earlier_s: that was counted before this driver.
-        began: Unix seconds when it did.
-    """
-    return lambda now: max(earlier_s + now - began, 0.0)
-
-
 class QuoteTracker:
     """Keeps an eye on the quote of one run; see `Forecaster`.
 

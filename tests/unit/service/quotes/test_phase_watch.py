@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from trainmaster.advisor.quote.interval import Interval
 from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
 from trainmaster.service.quotes.phase_watch import PhaseWatch
-from trainmaster.service.quotes.quote_tracker import driven_clock
 from trainmaster.service.runs.summary import phase_summary
+from trainmaster.spec.clocks import driven_clock
 from trainmaster.spec.facts import AwaitedApproval
 from trainmaster.spec.states import State
 
