@@ -543,6 +543,9 @@ def plain_value(value: object, path: str = "") -> object:
     Raises:
         UsageError: it has no form in YAML.
     """
+    tolist = getattr(value, "tolist", None)  # of NumPy, PyTorch and pandas, of one value too
+    if callable(tolist):
+        return plain_value(tolist(), path)
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, os.PathLike):
@@ -553,9 +556,6 @@ def plain_value(value: object, path: str = "") -> object:
         }
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         return [plain_value(each, f"{path}[{index}]") for index, each in enumerate(value)]
-    item = getattr(value, "item", None)  # NumPy scalars
-    if callable(item):
-        return item()
     raise UsageError(
         f"{path or 'the recipe'}: a {type(value).__name__} is no value of a recipe",
         "Write texts, numbers, true or false, paths, lists and dictionaries.",

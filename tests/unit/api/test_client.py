@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 
+import numpy
 import pytest
 
 from trainmaster.api.client import Client, _refuse_costs
@@ -66,6 +68,13 @@ experiments:
     again = Recipe.read(tmp_path / "again.yaml", overrides={"experiments.main.retries": 7, "env.A": None})
     assert again.experiments["main"].retries == 7
     assert "A" not in again.env
+
+
+def test_numbers_of_numpy_are_those_of_python():
+    parameters = {"lr": numpy.logspace(-2, -1, 2), "batch": [numpy.int64(8), numpy.float64(0.5)]}
+    content = {"experiments": {"main": {"command": "echo {{lr}} {{batch}}", "parameters": parameters}}}
+    source = json.loads(Recipe.from_dict(content).source_text)
+    assert source["experiments"]["main"]["parameters"] == {"lr": [0.01, 0.1], "batch": [8, 0.5]}
 
 
 def test_what_no_yaml_can_have_is_refused():
