@@ -20,9 +20,10 @@ _IN_RECIPE: Final = ("Experiment", "Search", "Requirement", "Serve")
 _OFTEN: Final = 3
 #: Where more is said of a verb, or of one of its own verbs.
 _MORE: Final = {
-    "run": "#run", "check": "#check", "quote": "quotes.md", "resume": "#resume", "export": "capsule.md",
-    "convert": "migrate.md", "examples": "models.md#models-that-come-with-trainmaster", "logs": "#logs",
-    "approve": "recipe.md#a-persons-yes", "label": "labels-and-cost.md", "note": "labels-and-cost.md",
+    "run": "#run", "check": "#check", "quote": "quotes.md", "resume": "#resume", "cancel": "#cancel",
+    "examples": "models.md#models-that-come-with-trainmaster", "export": "capsule.md",
+    "convert": "migrate.md", "logs": "#logs", "approve": "recipe.md#a-persons-yes",
+    "label": "labels-and-cost.md", "note": "labels-and-cost.md",
     "views": "labels-and-cost.md#conditions", "compare": "labels-and-cost.md#what-differs-between-two-runs",
     "cost": "labels-and-cost.md#what-did-it-cost", "score": "quotes/kept.md#how-quotes-turned-out",
     "metrics": "#metrics-export",

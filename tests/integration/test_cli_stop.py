@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import time
@@ -29,6 +30,42 @@ def test_members_are_asked_and_the_run_can_be_resumed(tm, number):
     assert result.json["reason"] == "CANCELLED"
     tm.until_quiet()
     assert tm.resume(run)["reason"] == "SUCCEEDED"
+
+
+def test_single_tasks_are_ended_and_all_else_goes_on(tm):
+    recipe = tm.task("test ! -e $NOTES/go || exit 0\n" + TRAPPED, parameters={"x": [1, 2, 3]}, workers=2)
+    call = tm.start("run", recipe)
+    run = call.run_id()
+    tm.until_marks("up", 2)
+    refused = tm.call("cancel", run, "main/0", "7", code=2)
+    assert f"{run} has no task 7" in refused.err
+    assert "main/0 to main/2" in refused.err
+    ended = tm.call("cancel", run, "main/0")
+    assert f"{run}: main/0: CANCELLED" in ended.err
+    tm.until_marks("up", 3)
+    assert tm.marks("asked") == ["0"]
+    assert tm.status(run)["experiments"]["main"]["tasks"]["running"] == 2
+    again = tm.call("cancel", run, "main/0", "1", "2", "--json")
+    assert [json.loads(line)["reason"] for line in again.out.splitlines()] == ["CANCELLED"] * 3
+    assert "3 of 3 tasks did not succeed, the first is task 0:" in call.wait(1).err
+    tm.until_quiet()
+    assert "main/1 had ended already: CANCELLED" in tm.call("cancel", run, "1").err
+    (tm.notes / "go").touch()
+    assert tm.resume(run)["reason"] == "SUCCEEDED", "what a person has ended is done again"
+
+
+def test_a_task_that_is_to_end_ends_after_its_driver_was_killed(tm):
+    command = "echo x >> $NOTES/up; test $TRAINMASTER_TASK = 1 || exec sleep 600"
+    recipe = tm.task(command, parameters={"x": [1, 2, 3]}, workers=1)
+    call = tm.start("run", recipe)
+    run = call.run_id()
+    tm.until_marks("up")
+    call.kill()
+    said = tm.call("cancel", run, "0", "2").err
+    assert "main/0 is to end" in said or "main/0: CANCELLED" in said, said
+    assert "nobody drives it" in said
+    assert tm.resume(run, code=1)["reason"] == "CANCELLED"
+    assert tm.status(run)["experiments"]["main"]["tasks"]["succeeded"] == 1
 
 
 def test_under_nohup_a_hang_up_is_ignored(tm):

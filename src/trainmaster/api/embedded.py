@@ -297,6 +297,9 @@ class EmbeddedClient:
     def cancel(self, run: str) -> None:
         self._service.cancel(run, self._environ)
 
+    def cancel_tasks(self, run: str, tasks: Sequence[str]) -> list[dict[str, Any]]:
+        return self._service.cancel_tasks(run, tasks, self._environ, by=this_user())
+
     def answer(self, run: str, experiment: str, *, is_given: bool, why: str = "") -> None:
         by = this_user()
         self._service.answer(run, experiment, self._environ, is_given=is_given, by=by, why=why)

@@ -187,6 +187,17 @@ class ClientProtocol(Protocol):
     def cancel(self, run: str) -> None:
         """Ask for its end; end it here if it is undriven."""
 
+    def cancel_tasks(self, run: str, tasks: Sequence[str]) -> list[dict[str, Any]]:
+        """Ask for the end of single tasks, such as ``sweep/3``: all else goes on.
+
+        Returns:
+            ``experiment``, ``task``, ``state``, ``reason`` and ``message`` of each at present.
+
+        Raises:
+            UsageError: there is no such task.
+            AccessError: the caller may not.
+        """
+
     def answer(self, run: str, experiment: str, *, is_given: bool, why: str = "") -> None:
         """Approve or deny that an experiment begins which waits for that.
 

@@ -249,6 +249,17 @@ class Run:
             time.sleep(_POLL_S / 2)
         return self
 
+    def cancel_tasks(self, *tasks: str) -> list[dict[str, Any]]:
+        """Ask for the end of single tasks, such as ``sweep/3``: all else of it goes on.
+
+        Returns:
+            ``experiment``, ``task``, ``state``, ``reason`` and ``message`` of each at present.
+
+        Raises:
+            UsageError: there is no such task.
+        """
+        return self._client.cancel_tasks(self.id, tasks)
+
     def remove(self) -> dict[str, Any]:
         """Remove it, once it is over, with all that nothing else needs.
 

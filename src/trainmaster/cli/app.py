@@ -36,7 +36,7 @@ _VERBS: Final = {
     "logs": ("logs.logs", "Print what the tasks wrote: every member and attempt, as it was written."),
     "cancel": (
         "cancel.cancel",
-        "End a run: its members get SIGTERM, time to save, then SIGKILL. It can be resumed.",
+        "End a run, or tasks of it: SIGTERM, time to save, then SIGKILL. It can be resumed.",
     ),
     "rm": (
         "removing.rm",

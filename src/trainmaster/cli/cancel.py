@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Final
 
 import typer
 
@@ -13,18 +14,32 @@ from trainmaster.cli.opening import open_client
 from trainmaster.cli.options import Labels, RunOrNone, WhereText
 from trainmaster.cli.output import driver_line, print_json, say
 
+#: How often it is looked whether tasks have ended.
+_TASKS_S: Final = 0.3
+
 
 def cancel(
     run: RunOrNone = None,
+    tasks: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TASK]...",
+            help="End only these, such as sweep/3, or 3 in a run of one experiment: all else goes on.",
+        ),
+    ] = None,
     label: Labels = None,
     where: WhereText = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the run as JSON, of several a line each.")
+        bool,
+        typer.Option("--json", help="Print the run as JSON, of several a line each; of tasks each of them."),
     ] = False,
 ) -> None:
-    """End a run: its members get SIGTERM, time to save, then SIGKILL. It can be resumed."""
+    """End a run, or tasks of it: SIGTERM, time to save, then SIGKILL. It can be resumed."""
     client = open_client(goes_on=False)
     found = selected(client, run, label, where)
+    if tasks:
+        _end_tasks(client, found[0], tasks, as_json=as_json)
+        return
     for each in found if len(found) > 1 else ():  # all begin to end before one is waited for
         client.cancel(each)
     for each in found:
@@ -46,3 +61,24 @@ def _end(client: ClientProtocol, run: str, *, was_asked: bool) -> None:
             say(f"{run}: {trouble}")
         time.sleep(0.1)
     say(f"{run} had ended already: {summary['reason']}" if ended_before else f"{run}: {summary['reason']}")
+
+
+def _end_tasks(client: ClientProtocol, run: str, tasks: Sequence[str], *, as_json: bool) -> None:
+    """What waits for its turn is not waited for, nor what has no driver."""
+    before = found = client.cancel_tasks(run, tasks)
+    while any(each["state"] not in ("DONE", "WAITING") for each in found):
+        if trouble := driver_line(client.status(run).json):
+            say(f"{run}: {trouble}")
+            break
+        time.sleep(_TASKS_S)
+        found = client.cancel_tasks(run, tasks)
+    for was, each in zip(before, found, strict=True):
+        name = f"{run}: {each['experiment']}/{each['task']}"
+        if as_json:
+            print_json(each)
+        elif was["state"] == "DONE":
+            say(f"{name} had ended already: {was['reason']}")
+        elif each["state"] == "WAITING":
+            say(f"{name} will not begin")
+        else:
+            say(f"{name}: {each['reason']}" if each["reason"] else f"{name} is to end")

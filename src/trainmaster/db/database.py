@@ -266,6 +266,11 @@ class Database:
         rows = self.read(t.run_fact.select().filter_by(run_id=run, kind=Fact.APPROVAL.value))
         return {row["name"]: Approval.from_json(row["value"]) for row in rows}
 
+    def cancelled_tasks(self, run: str) -> Mapping[str, str]:
+        """Who wants which tasks of a run ended; see `run_facts.cancel_tasks`."""
+        rows = self.read(t.run_fact.select().filter_by(run_id=run, kind=Fact.CANCELLED.value))
+        return {row["name"]: row["value"] for row in rows}
+
     # --- transitions -----------------------------------------------------------------------
 
     def commit(self, lease: Lease, changes: Sequence[Change], now: float) -> None:

@@ -6,7 +6,7 @@ A process that drives hundreds of runs must not ask the database for each of the
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -21,6 +21,7 @@ from trainmaster.db.leases import LEASE_S, Lease, is_alive, this_process
 from trainmaster.db.retry_policy import RetryPolicy
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import LeaseLostError
+from trainmaster.spec.facts import Fact
 from trainmaster.spec.states import EndReason
 
 #: Before a run is taken over, its own server has so long to go on with it.
@@ -35,6 +36,11 @@ _TOGETHER_S: Final = 2.5
 _OPEN = t.run.c.state != sa.literal_column("'DONE'")
 _MINE: sa.Select[Any] = sa.select(t.run.c.id, t.run.c.lease_token, t.run.c.stop_wanted).where(
     t.run.c.lease_owner == sa.bindparam("owner"), _OPEN
+)
+_CANCELLED: sa.Select[Any] = (
+    sa.select(t.run_fact.c.run_id, t.run_fact.c.name, t.run_fact.c.value)
+    .join(t.run)
+    .where(t.run.c.lease_owner == sa.bindparam("owner"), _OPEN, t.run_fact.c.kind == Fact.CANCELLED.value)
 )
 
 
@@ -80,6 +86,7 @@ def add_note(database: Database, run: str, text: str, now: float) -> None:
 class _SeenLease:
     token: int
     stop_wanted: EndReason | None
+    cancelled_tasks: Mapping[str, str]
     at: float
 
 
@@ -106,9 +113,15 @@ class HeldRuns:
         """
         at = boot_s()  # before it is asked: it may be older than the answer, never newer
         rows = self._database.read(_MINE, {"owner": self._owner})
+        cancelled: dict[str, dict[str, str]] = {}
+        for row in self._database.read(_CANCELLED, {"owner": self._owner}):
+            cancelled.setdefault(row["run_id"], {})[row["name"]] = row["value"]
         self._seen = {
             row["id"]: _SeenLease(
-                row["lease_token"], EndReason(row["stop_wanted"]) if row["stop_wanted"] else None, at
+                row["lease_token"],
+                EndReason(row["stop_wanted"]) if row["stop_wanted"] else None,
+                cancelled.get(row["id"], {}),
+                at,
             )
             for row in rows
         }
@@ -166,6 +179,11 @@ class HeldRuns:
         seen = self._fresh(run)
         return seen is not None, None if seen is None else seen.stop_wanted
 
+    def cancelled_tasks(self, run: str) -> Mapping[str, str] | None:
+        """Who wants which tasks of a run ended; None if that is not known."""
+        seen = self._fresh(run)
+        return None if seen is None else seen.cancelled_tasks
+
     def _fresh(self, run: str) -> _SeenLease | None:
         seen = self._seen.get(run)
         return seen if seen is not None and boot_s() - seen.at <= FRESH_S else None
@@ -208,6 +226,11 @@ class HeldDatabase(Database):
         """See `Database.stop_wanted`; as it was when all were asked for last."""
         is_known, wanted = self._held.stop_wanted(run)
         return wanted if is_known else super().stop_wanted(run)
+
+    def cancelled_tasks(self, run: str) -> Mapping[str, str]:
+        """See `Database.cancelled_tasks`; as `stop_wanted`."""
+        known = self._held.cancelled_tasks(run)
+        return super().cancelled_tasks(run) if known is None else known
 
     def close(self) -> None:
         """Its connections are those of others, too."""

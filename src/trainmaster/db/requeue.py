@@ -57,6 +57,8 @@ def requeue_rows(connection: Connection, run: str, now: float) -> None:
         .values(state=State.WAITING, reason=None, message="", rest_reason=None)
     )
     _forget_denials(connection, run, {row.name for row in reset})
+    if before == State.DONE:  # what people have had ended is done again; of a run that goes on it stays so
+        connection.execute(t.run_fact.delete().filter_by(run_id=run, kind=Fact.CANCELLED.value))
     connection.execute(
         t.run.update()
         .where(t.run.c.id == run)

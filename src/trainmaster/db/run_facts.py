@@ -1,12 +1,12 @@
 """What was found out of a run while it was driven: the first look decides, for whoever drives it later.
 
 A row is written once and never changed. Only the holder of the run's lease writes one, but for what a person
-says of an experiment that waits for that.
+says of an experiment that waits for that, or of a task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -82,6 +82,64 @@ def answer(database: Database, run: str, experiment: str, said: Approval) -> Non
     database.write(write)
 
 
+def cancel_tasks(database: Database, run: str, names: Sequence[str], by: str) -> list[dict[str, Any]]:
+    """Write down that a person wants tasks ended: the run's driver goes by that.
+
+    Args:
+        database: the database.
+        run: its id.
+        names: of tasks, such as ``sweep/3``; a number alone, where the run has one experiment.
+        by: whose wish it is.
+
+    Returns:
+        ``experiment``, ``task``, ``state``, ``reason`` and ``message`` of each at present.
+
+    Raises:
+        UsageError: there is no such task, or it is a replica; then nothing was written.
+    """
+    column = t.experiment.c
+    columns = (column.name, column.id, column.tasks_total, column.state, column.reason, column.rest_reason)
+    mine = sa.select(*columns).where(column.run_id == run).order_by(column.ordinal)
+    serves = sa.select(t.endpoint.c.experiment).where(t.endpoint.c.run_id == run)
+
+    def write(connection: Connection, _: Try) -> list[dict[str, Any]]:
+        connection.execute(sa.select(t.run.c.id).where(t.run.c.id == run).with_for_update())  # as `answer`
+        experiments = {row.name: row for row in connection.execute(mine)}
+        replicas = set(connection.execute(serves).scalars())
+        total = {name: row.tasks_total for name, row in experiments.items() if name not in replicas}
+        wanted = dict.fromkeys(_task_named(run, text, total) for text in names)
+        known = set(connection.execute(sa.select(t.run_fact.c.name).where(_cancelled(run))).scalars())
+        found, new = [], []
+        for name, number in wanted:
+            query = sa.select(t.task.c.state, t.task.c.reason, t.task.c.message)
+            query = query.where(t.task.c.experiment_id == experiments[name].id, t.task.c.number == number)
+            if (begun := connection.execute(query).mappings().first()) is not None:
+                row = dict(begun)
+            else:  # and it may never
+                of = experiments[name]
+                reason = of.rest_reason or of.reason if of.state == State.DONE else None
+                row = {"state": State.DONE if reason else State.WAITING, "reason": reason, "message": ""}
+            found.append({"experiment": name, "task": number, **row})
+            if row["state"] != State.DONE and (key := f"{name}/{number}") not in known:
+                new.append(key)
+        begin_with(connection, run, Fact.CANCELLED, dict.fromkeys(new, by))
+        return found
+
+    return database.write(write)
+
+
+def _task_named(run: str, text: str, total: Mapping[str, int]) -> tuple[str, int]:
+    """The task that a person means, of experiments with so many each."""
+    name, _, number = text.rpartition("/")
+    if not name and len(total) == 1:
+        name = next(iter(total))
+    if number.isascii() and number.isdigit() and int(number) < total.get(name, 0):
+        return name, int(number)
+    what = ", ".join(f"{each}/0" + f" to {each}/{count - 1}" * (count > 1) for each, count in total.items())
+    hint = f"Its tasks are {what}." if what else f"`trainmaster cancel {run}` ends the run."
+    raise UsageError(f"{run} has no task {text}", hint)
+
+
 def check_asked(database: Database, run: str, experiment: str) -> None:
     """Whether an experiment waits for a person's answer, as far as is known here.
 
@@ -118,6 +176,10 @@ def _must_ask(run: str, experiment: str, rows: Iterable[RowMapping], known: Coll
         if waiting
         else "An experiment with `approval: required` asks when all before it has succeeded.",
     )
+
+
+def _cancelled(run: str) -> sa.ColumnElement[bool]:
+    return sa.and_(t.run_fact.c.run_id == run, t.run_fact.c.kind == Fact.CANCELLED.value)
 
 
 def _approvals(run: str) -> sa.ColumnElement[bool]:

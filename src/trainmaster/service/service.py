@@ -129,6 +129,29 @@ class Service(OpenHome):
 
         cancel(self, run, environ)
 
+    def cancel_tasks(
+        self, run: str, tasks: Sequence[str], environ: Mapping[str, str], *, by: str
+    ) -> list[dict[str, Any]]:
+        """Ask for the end of single tasks: all else of the run goes on.
+
+        Args:
+            run: its id.
+            tasks: such as ``sweep/3``; a number alone, where the run has one experiment.
+            environ: the caller's environment.
+            by: who asks for it.
+
+        Returns:
+            ``experiment``, ``task``, ``state``, ``reason`` and ``message`` of each at present.
+
+        Raises:
+            NotFoundError: there is no such run.
+            UsageError: there is no such task.
+            PublishError: a machine of the run drives it, and the store cannot be written.
+        """
+        from trainmaster.service.driving.sessions import cancel_tasks
+
+        return cancel_tasks(self, run, tasks, by, environ)
+
     def answer(
         self, run: str, experiment: str, environ: Mapping[str, str], *, is_given: bool, by: str, why: str = ""
     ) -> None:

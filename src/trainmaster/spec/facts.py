@@ -16,6 +16,7 @@ class Fact(StrEnum):
 
     VOLUME = "volume"  #: By what the recipe calls a volume: its URI with the version, or the set built in.
     APPROVAL = "approval"  #: By experiment: an `Approval` as JSON; a person has said so, not the driver.
+    CANCELLED = "cancelled"  #: By task (``sweep/3``): who wants it ended; a person has said so, too.
     ENVIRONMENT = "environment"  #: By experiment: Python, platform and packages as JSON.
     SIZE = "size"  #: By experiment and attempt (``train/2``), from which on it holds: a `GangSize` as JSON.
     TRIALS = "trials"  #: By experiment: those of an earlier run with which its search goes on, as JSON.

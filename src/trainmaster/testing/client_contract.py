@@ -209,6 +209,8 @@ class ClientContract(ContractHome):
                 lambda: who.listed(0),
                 lambda: who.accept_run(""),
                 lambda: who.cancel("none"),
+                lambda: who.cancel_tasks("none", ["main/0"]),
+                lambda: who.cancel_tasks("job-aaaa000001", ["main/7"]),
                 lambda: who.take_run("none"),
                 lambda: who.export("none", tmp_path / "capsule"),
                 lambda: who.export("job-aaaa000001", tmp_path / "capsule"),
@@ -336,6 +338,8 @@ class ClientContract(ContractHome):
         """Nothing is left to be driven, cancelled or saved."""
         run = "job-aaaa000001"
         client.cancel(run)
+        [task] = client.cancel_tasks(run, ["0"])
+        assert (task["experiment"], task["task"], task["reason"]) == ("main", 0, "SUCCEEDED")
         assert client.take_run(run) is None
         assert client.save_models(run) == []
         assert client.deliver_left(run) == ""

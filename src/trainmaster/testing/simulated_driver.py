@@ -171,6 +171,10 @@ class SimulatedRecords:
         """See `Database.approvals`: no experiment needs any."""
         return {}
 
+    def cancelled_tasks(self, run: str) -> dict[str, str]:
+        """See `Database.cancelled_tasks`: there are none."""
+        return {}
+
     def want_stop(self, run: str, reason: EndReason) -> None:
         """See `Database.want_stop`."""
         self._driver.step("before a wish")

@@ -78,6 +78,7 @@ class SimulatedStore:
         self.events: list[Row] = [{"kind": "run", "before": None, "after": State.WAITING}]
         self.seen: Counter[str] = Counter()
         self.answers: dict[str, Approval] = {}
+        self.cancelled: dict[str, str] = {}
         self._retries = retries
         self._spent: Counter[tuple[str, int]] = Counter()
         self._freed: Counter[tuple[str, int]] = Counter()
@@ -116,6 +117,11 @@ class SimulatedStore:
     def approvals(self, run: str) -> dict[str, Approval]:
         """See `Database.approvals`."""
         return dict(self.answers)
+
+    def cancel_task(self, name: str) -> None:
+        """A person wants a task ended; see `run_facts.cancel_tasks`."""
+        if self.run["state"] is not State.DONE:
+            self.cancelled[name] = "ada"
 
     def answer(self, experiment: str, said: Approval) -> bool:
         """A person says something; False if that is not asked (any more)."""
@@ -172,6 +178,8 @@ class SimulatedStore:
         """See `Database.requeue`."""
         self._advance(lease, now)
         self._event("run", self.run["state"], State.WAITING, reason=self.run["reason"])
+        if self.run["state"] is State.DONE:
+            self.cancelled.clear()
         self.run |= {"state": State.WAITING, "reason": None, "message": "", "stop_wanted": None}
         for name, row in self.experiments.items():
             if row["reason"] is not EndReason.SUCCEEDED and row["state"] is not State.WAITING:

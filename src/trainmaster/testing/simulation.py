@@ -128,6 +128,10 @@ class SessionRecords:
         self._session.step("before hearing people")
         return self._simulation.database.approvals(run)
 
+    def cancelled_tasks(self, run: str) -> dict[str, str]:
+        """See `Database.cancelled_tasks`."""
+        return dict(self._simulation.database.cancelled)
+
     def want_stop(self, run: str, reason: EndReason) -> None:
         """See `Database.want_stop`."""
         self._session.step("before a wish")
@@ -164,6 +168,11 @@ class Simulation:
             {name: experiment.total for name, experiment in experiments.items()},
             {name: experiment.policy.retries for name, experiment in experiments.items()},
         )
+        if seed % 10 == 7:  # a person wants a task ended, at any moment
+            chance = Random(f"{seed}/cancelled")  # noqa: S311
+            name = chance.choice([*experiments])
+            task, at_s = chance.randrange(experiments[name].total), chance.uniform(0.0, 120.0)
+            self.world.after(at_s, lambda: self.database.cancel_task(f"{name}/{task}"))
         self.node = SimulatedNode(self.world, self.plan.slots, self._behave, self._starts)
         self.meter = self._new_meter()
         self.disk_is_full = False

@@ -20,8 +20,6 @@ SCHEDULES = 400
 NOT_REACHED = {
     # a finished attempt is kept, not thrown away
     "SAVING>STOPPING",
-    # a turn takes a task from PLANNED to ACQUIRING before anything else can be wanted of it
-    "PLANNED>STOPPING",
 }
 
 

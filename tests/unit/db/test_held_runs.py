@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from database_nouns import NOW, new_run
 
-from trainmaster.db import Database, Lease, RetryPolicy, RunChange, Submission
+from trainmaster.db import Database, Lease, RetryPolicy, RunChange, Submission, run_facts
 from trainmaster.db.held_runs import HeldDatabase, HeldRuns, add_note, count_open, undriven
 from trainmaster.db.leases import LEASE_S
 from trainmaster.db.queries import events
@@ -60,10 +60,13 @@ def test_one_look_tells_of_all_runs_which_are_to_stop(store, monkeypatch):
     store.want_stop("a", EndReason.CANCELLED)
     assert held.stop_wanted("a") == (False, None), "nobody has looked"
     assert not held.renew(leases[0])
+    run_facts.cancel_tasks(store, "b", ["a/1"], "ann")
     held.look()
+    run_facts.cancel_tasks(store, "b", ["a/2"], "ann")
     monkeypatch.setattr(store, "read", None)  # nothing is asked for any more
     one = HeldDatabase(store, RetryPolicy(), held)
     assert [one.stop_wanted(run) for run in ("a", "b")] == [EndReason.CANCELLED, None]
+    assert [one.cancelled_tasks(run) for run in ("a", "b")] == [{}, {"a/1": "ann"}]
     assert one.renew(leases[1], NOW) is None
 
 

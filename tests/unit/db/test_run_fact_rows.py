@@ -8,7 +8,7 @@ import pytest
 from database_nouns import NOW
 
 from trainmaster.db import ExperimentChange
-from trainmaster.db.run_facts import answer, check_asked, facts_of, put_fact
+from trainmaster.db.run_facts import answer, cancel_tasks, check_asked, facts_of, put_fact
 from trainmaster.spec.errors import LeaseLostError, UsageError
 from trainmaster.spec.facts import Approval, Fact
 from trainmaster.spec.states import State
@@ -66,3 +66,17 @@ def test_who_names_none_that_waits_for_approval_is_told_those_that_do(database, 
     assert set(hints()) == {"Those that wait for it: a, b."}
     answer(database, lease.run, "a", yes)
     assert set(hints()) == {"Those that wait for it: b."}
+
+
+def test_tasks_that_a_person_wants_ended_are_named_as_everywhere(database, lease):
+    waiting = {"state": "WAITING", "reason": None, "message": ""}
+    assert cancel_tasks(database, lease.run, ["a/1", "a/1"], "ann") == [
+        {"experiment": "a", "task": 1, **waiting}
+    ]
+    cancel_tasks(database, lease.run, ["a/1"], "ben")
+    assert database.cancelled_tasks(lease.run) == {"a/1": "ann"}, "who said so first"
+    for name in ("a/900000", "1", "z/0", "a", "a/-1", "a/1/1"):
+        with pytest.raises(UsageError, match=f"has no task {name}") as refused:
+            cancel_tasks(database, lease.run, ["a/0", name], "ann")
+        assert "a/0" in refused.value.hint
+    assert database.cancelled_tasks(lease.run) == {"a/1": "ann"}, "all of them, or none"

@@ -66,8 +66,15 @@ class Twins(SimulatedStore):
             run_facts.answer(self.real, self.run["id"], experiment, said)
         return is_asked
 
+    def cancel_task(self, name):
+        super().cancel_task(name)
+        if name in self.cancelled:
+            run_facts.cancel_tasks(self.real, self.run["id"], [name], "ada")
+
     def requeue(self, lease, now):
-        return self.both("requeue", lease, now)
+        result = self.both("requeue", lease, now)
+        assert self.real.cancelled_tasks(lease.run) == self.cancelled
+        return result
 
     def both(self, name, lease, *arguments):
         try:

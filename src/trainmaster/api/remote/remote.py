@@ -247,6 +247,10 @@ class RemoteClient:
     def cancel(self, run: str) -> None:
         self._to.post(f"/runs/{quoted(run)}/cancel", repeats=True)
 
+    def cancel_tasks(self, run: str, tasks: Sequence[str]) -> list[dict[str, Any]]:
+        found = self._to.post(f"/runs/{quoted(run)}/tasks/cancel", {"tasks": list(tasks)}, repeats=True)
+        return list(found["tasks"])
+
     def answer(self, run: str, experiment: str, *, is_given: bool, why: str = "") -> None:
         body = {"approve": is_given, "why": why}
         self._to.post(f"/runs/{quoted(run)}/experiments/{quoted(experiment)}/approval", body)

@@ -88,6 +88,14 @@ class CancelMany(Body):
     runs: list[str] = Field(max_length=MAX_PAGE)
 
 
+class CancelTasks(Body):
+    """Which tasks of a run are to end."""
+
+    tasks: list[str] = Field(
+        min_length=1, max_length=MAX_PAGE, description="such as sweep/3; 3 alone in a run of one experiment"
+    )
+
+
 class RunDescription(Body):
     """What is changed of what people write on a run."""
 
@@ -269,6 +277,14 @@ def cancel(run: str, runs: Runs, state: State, caller: Submitter) -> dict[str, A
     """Ask for its end."""
     runs.cancel(run, state.environ)
     return runs.status(run)
+
+
+@router.post("/runs/{run}/tasks/cancel")
+def cancel_tasks(
+    run: str, body: CancelTasks, runs: Runs, state: State, caller: Submitter
+) -> dict[str, list[dict[str, Any]]]:
+    """Ask for the end of single tasks: all else of it goes on; they are told as they are now."""
+    return {"tasks": runs.cancel_tasks(run, body.tasks, state.environ)}
 
 
 @router.post("/runs/{run}/experiments/{experiment}/approval")

@@ -158,6 +158,7 @@ class Controller:
         self._reached: dict[str, str] = {}
         self._wanted: EndReason | None = None
         self._why_wanted = ""
+        self._cancelled: Mapping[str, str] = {}
         self._renewed_at = self._forecast_at = self._turned_at = self.clock()
         self._ahead_s, self._slept_s = self.wall() - self._renewed_at, self.slept()
         self._read_at = self._stored_at = self._asked_at = self._machines_at = self._saving_at = 0.0
@@ -279,6 +280,7 @@ class Controller:
             elif status.phase is Phase.EXITED:  # recorded, but its controller died before it said so
                 self.executor.forget([status.attempt])
         self._wanted = self.database.stop_wanted(self.run_state.run)
+        self._hear_people()
 
     def _find(self, attempts: list[str]) -> None:
         """Wait for the machines that attempts may run on: of what cannot be asked nothing can be said.
@@ -356,7 +358,8 @@ class Controller:
         return [Note(f"the clock here was set {which}, which is no time of the run", set_s=set_s)]
 
     def _hear_people(self) -> None:
-        """What people have said of experiments that need their approval, once one has asked."""
+        """Which tasks people want ended; and what they have said of experiments, once one has asked."""
+        self._cancelled = self.database.cancelled_tasks(self.run_state.run)
         if any(each.awaits_approval for each in self.run_state.experiments.values()):
             for name, said in self.database.approvals(self.run_state.run).items():
                 self.run_state.experiments[name].approval = said
@@ -375,6 +378,8 @@ class Controller:
         why = self._why_wanted
         if wanted is None and task.key in self._doomed:
             wanted, why = EndReason.PRUNED, self._doomed[task.key]
+        elif wanted is None and (by := self._cancelled.get(f"{task.experiment}/{task.number}")):
+            wanted, why = EndReason.CANCELLED, f"{by} has ended it"
         elif wanted is None and self.services is not None and task.key in self.services.ends:
             wanted, why = self.services.ends[task.key]
         return ObservedTask(

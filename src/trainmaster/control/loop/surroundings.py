@@ -33,6 +33,9 @@ class RunRecords(Protocol):
     def approvals(self, run: str) -> Mapping[str, Approval]:
         """What people have said of its experiments."""
 
+    def cancelled_tasks(self, run: str) -> Mapping[str, str]:
+        """Who wants which of its tasks ended, by names such as ``sweep/3``."""
+
     def want_stop(self, run: str, reason: EndReason) -> None:
         """Ask for the end of the run."""
 

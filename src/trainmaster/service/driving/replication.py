@@ -251,6 +251,7 @@ class _FilesFirst:
         self.stop_wanted: Callable[[str], EndReason | None] = records.stop_wanted
         self.want_stop: Callable[[str, EndReason], None] = records.want_stop
         self.approvals: Callable[[str], Mapping[str, Approval]] = records.approvals
+        self.cancelled_tasks: Callable[[str], Mapping[str, str]] = records.cancelled_tasks
 
     def commit(self, lease: Lease, changes: Sequence[Change], now: float) -> None:
         """Write changes in one transaction, after the files."""

@@ -292,6 +292,22 @@ def cancel(opened: OpenHome, run: str, environ: Mapping[str, str]) -> None:
         Driving(opened, Session(run, lease, recipe), environ).run()  # nothing starts any more, so no secrets
 
 
+def cancel_tasks(
+    opened: OpenHome, run: str, names: Sequence[str], by: str, environ: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """End tasks of a run; see `Service.cancel_tasks`."""
+    away = None
+    if opened.database.run_row(run)["away"] is not None:
+        from trainmaster.service.on_cluster.away import AwayRuns
+
+        away = AwayRuns(opened, environ)
+        away.look(run)
+    found = run_facts.cancel_tasks(opened.database, run, names, by)
+    if away is not None:
+        away.cancel_tasks(run)
+    return found
+
+
 def answer(opened: OpenHome, run: str, experiment: str, said: Approval, environ: Mapping[str, str]) -> None:
     """What a person says of an experiment that waits for that; see `Service.answer`."""
     if opened.database.run_row(run)["away"] is not None:

@@ -140,6 +140,16 @@ class AwayRuns:
         self._store(row).wish(EndReason.CANCELLED)
         return True
 
+    def cancel_tasks(self, run: str) -> None:
+        """Tell the driver which tasks people want ended, as its home knows; if the run is still away.
+
+        Raises:
+            PublishError: the object store cannot be written.
+        """
+        row = self.home.database.run_row(run)
+        if row["away"] is not None:
+            self._store(row).put_cancelled_tasks(self.home.database.cancelled_tasks(run))
+
     def answer(self, run: str, experiment: str, said: Approval) -> bool:
         """Tell the driver what a person says of an experiment; False if it is not away (any more).
 

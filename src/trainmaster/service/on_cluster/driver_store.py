@@ -13,7 +13,7 @@ import gzip
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -193,6 +193,22 @@ class DriverStore:
         """
         found = self._get("wish")
         return None if found is None else str(found["stop"])
+
+    def put_cancelled_tasks(self, by: Mapping[str, str]) -> None:
+        """Tell it which tasks people want ended: all of them, each with who does.
+
+        Raises:
+            PublishError: the store cannot be written.
+        """
+        self._put("cancelled-tasks", by)
+
+    def cancelled_tasks(self) -> Mapping[str, str]:
+        """Which tasks people want ended, and who does.
+
+        Raises:
+            PublishError: the store cannot be read.
+        """
+        return self._get("cancelled-tasks") or {}
 
     def put_answer(self, experiment: str, said: Approval) -> None:
         """Tell it what a person says of an experiment.

@@ -184,22 +184,27 @@ class Publication(Replication):
             self._rows, self._told_news, self._said_at = rows, self._news, now
 
     def _beat(self) -> None:
-        """Say now and then that we are there, and hear what people want of the run: its end, or an answer."""
+        """Say now and then that we are there, and hear what people want: an end, that of tasks, an answer."""
         run = self._lease.run
         while not self._ended.wait(_LOOK_S):
             try:
                 self.publish()
                 if wish := self._store.wished():
                     self._database.want_stop(run, EndReason(wish))
-                self._hear_answers()
+                self._hear_people()
             except LeaseLostError:
                 self._give_up()
             except (PublishError, StoreError) as error:
                 log.info("%s: %s", run, one_line(error))
 
-    def _hear_answers(self) -> None:
-        """What people have said of experiments that ask for it, at home."""
-        for row in self._database.experiment_rows(self._lease.run):
+    def _hear_people(self) -> None:
+        """What people have said at home: of experiments that ask for it, and which tasks are to end."""
+        run = self._lease.run
+        for row in self._database.experiment_rows(run):
             if row["state"] == State.WAITING and row["message"] and (said := self._store.answer(row["name"])):
                 with suppress(UsageError):  # it is written down already
-                    run_facts.answer(self._database, self._lease.run, row["name"], said)
+                    run_facts.answer(self._database, run, row["name"], said)
+        known = self._database.cancelled_tasks(run)
+        for name, by in self._store.cancelled_tasks().items():
+            if name not in known:
+                run_facts.cancel_tasks(self._database, run, [name], by)

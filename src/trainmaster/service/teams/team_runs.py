@@ -475,6 +475,14 @@ class TeamRuns:
         elif row["state"] != State.DONE:  # whichever driver has it, or comes to it, ends it
             self._service.database.want_stop(run, EndReason.CANCELLED)
 
+    def cancel_tasks(
+        self, run: str, tasks: Sequence[str], environ: Mapping[str, str]
+    ) -> list[dict[str, Any]]:
+        """Ask for the end of single tasks; see `Service.cancel_tasks`."""
+        self._caller.need("run")
+        self.row(run)
+        return self._service.cancel_tasks(run, tasks, environ, by=self._caller.name)
+
     def answer(
         self, run: str, experiment: str, environ: Mapping[str, str], *, is_given: bool, why: str = ""
     ) -> None:

@@ -364,13 +364,6 @@ def test_a_home_that_is_killed_while_it_brings_news_brings_the_rest_once(scene, 
     assert scene.row["state"] == "STOPPING"
 
 
-def test_a_wish_reaches_the_machine(scene):
-    scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
-    assert scene.away().cancel(RUN)
-    assert scene.drivers[-1]._store.wished() == EndReason.CANCELLED
-    assert not scene.away(lost_s=-1).cancel(RUN)  # of a machine that is lost it is done here
-
-
 def test_secrets_are_sealed_with_a_key_of_the_run_alone(scene):
     scene.hand_over(scene.begins)
     (sealed,) = scene.last[-1].rows.private

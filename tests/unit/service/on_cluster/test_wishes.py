@@ -1,0 +1,35 @@
+"""What people want of a run whose driver is on a machine of it comes there."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("boto3", reason="boto3 is not installed")
+from away_scene import RUN, Scene, lost_when_it_drives
+
+from trainmaster.service.driving.sessions import cancel_tasks
+from trainmaster.spec.states import EndReason
+
+
+@pytest.fixture
+def scene(tmp_path, monkeypatch):
+    found = Scene(tmp_path, monkeypatch)
+    yield found
+    found.close()
+
+
+def test_a_wish_reaches_the_machine(scene):
+    scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
+    assert scene.away().cancel(RUN)
+    assert scene.drivers[-1]._store.wished() == EndReason.CANCELLED
+    assert not scene.away(lost_s=-1).cancel(RUN)  # of a machine that is lost it is done here
+
+
+def test_which_tasks_are_to_end_reaches_the_machine(scene):
+    scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
+    [task] = cancel_tasks(scene.home, RUN, ["0"], "ada", scene.environ)
+    name = f"{task['experiment']}/0"
+    for _ in range(2):  # as it does with every beat
+        scene.publications[-1]._hear_people()
+    assert scene.drivers[-1]._service.database.cancelled_tasks(RUN) == {name: "ada"}
+    assert scene.home.database.cancelled_tasks(RUN) == {name: "ada"}, "when the run is its home's again"
