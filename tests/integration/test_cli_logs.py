@@ -200,6 +200,7 @@ def test_what_the_operating_system_said_and_a_text_in_all_runs(tm):
         f"{first} main/0#1 worker-0 | MemoryError: Too Much",
     ]
     one = tm.call("logs", "--all", "--text", "too much", "--limit", 1)
+    assert "`trainmaster logs --all --text 'too much' --after " in one.err
     assert one.out.splitlines() == lines[:1]
     assert f"--after {second}" in one.err
     assert tm.logs("--all", "--text", "too much", "--after", second).splitlines() == lines[1:]

@@ -152,6 +152,7 @@ def test_a_program_that_has_the_port_of_a_service_is_not_taken_for_its_replica(t
     again = tm.start("run", recipe)
     again.until(lambda: replicas(tm), "the port is free now")
     assert "`trainmaster services open echo` says where" in again.err
+    assert tm.call("services", "show", "echo", "--json").json["path"] == "", "it has a command of its own"
     tm.call("cancel", again.run_id())
     again.wait(1)
     tm.until_quiet()

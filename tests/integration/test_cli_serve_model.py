@@ -59,6 +59,7 @@ def test_a_model_is_served_and_asked(tm):
     serving = tm.start("serve", "digits@production")
     serving.until(lambda: "is ready" in serving.err, "a replica is ready")
     path = "v2/models/digits/infer"
+    assert tm.call("services", "show", "digits", "--json").json["path"] == path.removesuffix("/infer")
     url = serving.out.strip() + path
     status, answer = until(lambda: found if (found := ask(url))[0] == 200 else None, "it answers")
     assert answer["outputs"] == [{"name": "y", "datatype": "INT64", "shape": [2], "data": [3, 6]}]

@@ -152,6 +152,7 @@ def test_a_sweep_with_a_target_goes_on_after_its_driver_was_killed_and_what_come
     found = tm.call("resume", name, "--json").json
     main = found["experiments"]["main"]
     assert (found["reason"], main["reason"], main["until"]["reached"]) == ("SUCCEEDED", "SUCCEEDED", 2)
+    assert main["message"] == "`target` ended 2 of 2 tasks early"
     assert found["experiments"]["later"]["reason"] == "SUCCEEDED"
     target = tm.call("quote", recipe, "--json").json["experiments"]["main"]["target"]
     assert (target["is_measured"], target["curves"], target["reached"]) == (False, 2, 2)

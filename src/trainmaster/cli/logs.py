@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
@@ -84,8 +85,10 @@ def _found(
             place = "{run} {experiment}/{task}#{attempt} {member} | ".format_map(each)
             yield f"{place}{each['line']}\n".encode()
         for each in answer["cut"]:
-            typer.echo(f"{each} has more than was looked at: `trainmaster logs {each} --text ...`", err=True)
+            more = f"trainmaster logs {each} --text {shlex.quote(text)}"
+            typer.echo(f"{each} has more than was looked at: `{more}`", err=True)
         limit, after = limit - len(answer["lines"]), answer["next"]
         if after is None:
             return
-    typer.echo(f"There may be more: add --after {after}", err=True)
+    went_on = f"trainmaster logs --all --text {shlex.quote(text)} --after {after}"
+    typer.echo(f"There may be more: `{went_on}{f' --since {since}' if since else ''}`", err=True)

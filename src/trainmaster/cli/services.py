@@ -169,7 +169,8 @@ def open_service(name: _Name, port: _Port = 0) -> None:
     """Say where a service is asked; without a server it is asked there until Ctrl-C."""
     client = open_client()
     is_remote = context() is not None
-    path = f"v2/models/{name}" if client.services.show(name)["model"] else ""
+    found = client.services.show(name)
+    path = found.get("path", f"v2/models/{name}" if found["model"] else "")  # older servers tell none
     _say_where(client.services.url(name, port), path, show, needs_token=is_remote)
     if is_remote:
         return

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from trainmaster.api import Event
-from trainmaster.cli.output import best_text, duration, metrics_text, say
+from trainmaster.cli.output import best_text, duration, metrics_text, parameters_text, say
 from trainmaster.service import Note
 from trainmaster.service.driving.run_news import (
     LOST,
@@ -100,7 +100,9 @@ def told(each: Happening) -> Iterator[str]:
             if not each.reason.is_success:
                 why = f": {each.message}" if each.message else ""
                 again = "; trying again" if each.is_again else ""
-                yield f"{each.experiment}/{each.task}: attempt {each.attempt} {each.reason}{why}{again}"
+                values = f" ({parameters_text(each.parameters)})" if each.parameters else ""
+                task = f"{each.experiment}/{each.task}{values}"
+                yield f"{task}: attempt {each.attempt} {each.reason}{why}{again}"
 
 
 class MachineLossFilter:

@@ -254,6 +254,16 @@ def check_serve(values: dict[str, Any], node: YamlNode, path: Path, problems: Pr
             problems.add(node.keys[key], (*path, key), message)
 
 
+def path_of_model(command: str) -> str:
+    """Where a service is asked for its model, below its address; empty for what does not say so.
+
+    >>> path_of_model(BUILT_IN_COMMAND + "digits"), path_of_model("python serve.py --port {{port}}")
+    ('v2/models/digits', '')
+    """
+    found = re.search(r"-m trainmaster\.inference\s.*--name[ =]([\w.-]+)", command)
+    return f"v2/models/{found[1]}" if found else ""
+
+
 def has_command(experiment: YamlNode) -> bool:
     """Whether an experiment says what to run, beside ``serve`` or in it; or which model answers."""
     serve = experiment.entries.get("serve")

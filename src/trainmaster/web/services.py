@@ -86,8 +86,8 @@ def _page(
 ) -> Response:
     found = told_service(request, state, caller, name)
     if not path:  # nothing was asked yet: what a model is asked, or, of another program, nothing is known
-        path = f"/v2/models/{name}/infer" if found["model"] else "/"
-        body = _example(state, caller, found) if found["model"] else ""
+        path = f"/{found['path']}/infer" if found["path"] else "/"
+        body = _example(state, caller, found) if found["path"] else ""
     return page(
         request,
         "service.html",
@@ -112,9 +112,7 @@ def _example(state: ServerState, caller: Caller, found: dict[str, Any]) -> str:
         with suppress(
             TrainmasterError, ValueError, KeyError, TypeError
         ):  # another program answers as it likes
-            said = ask(
-                Endpoints(state.service, caller), access, found["name"], f"/v2/models/{found['name']}", ""
-            )
+            said = ask(Endpoints(state.service, caller), access, found["name"], f"/{found['path']}", "")
             if inputs := [_tensor(each) for each in parsed_json(said.text, finite=True)["inputs"]]:
                 return json.dumps({"inputs": inputs})
     return _EXAMPLE

@@ -112,6 +112,10 @@ ENDED = AttemptEnded(
         (AttemptResumed("train", 0, 240, 251), [f"train/0: {goes_on_text(240, 251)}"]),
         (MoreFailures("r"), ["further failures are not told: `trainmaster status r` shows them"]),
         (ENDED, ["bye", "train/0: attempt 1 USER_ERROR: exit code 3 (KeyError: 'lr'); trying again"]),
+        (
+            replace(ENDED, output=(), is_again=False, parameters={"lr": 0.1, "seed": 3}),
+            ["train/0 (lr=0.1 seed=3): attempt 1 USER_ERROR: exit code 3 (KeyError: 'lr')"],
+        ),
         (replace(ENDED, reason=EndReason.SUCCEEDED, message="", is_again=False), ["bye"]),
     ],
 )

@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from trainmaster.control.checks.inputs import (
+    _overwriting_notes,
+    missing_script_notes,
+    missing_scripts,
+    not_sent_of,
+)
 from trainmaster.control.checks.inputs import _script_notes as script_notes
-from trainmaster.control.checks.inputs import missing_script_notes, missing_scripts, not_sent_of
 from trainmaster.control.checks.preflight import check_sent
 from trainmaster.control.task.layout import Home
 from trainmaster.service import Service
@@ -25,6 +30,27 @@ STAGED = "data: {images: {url: 's3://b/images', stage: hdfs}}"
 def notes(directory: Path, script: str, keys: str) -> list[str]:
     (directory / "train.py").write_text(script)
     return list(script_notes(Recipe.from_text(RECIPE.format(keys=keys), directory=directory)))
+
+
+@pytest.mark.parametrize(
+    ("command", "script", "is_told"),
+    [
+        ("python train.py {{x}}", "torch.save(model, 'model.pt')", True),
+        ("python train.py {{x}}", 'df.to_csv("out.csv")', True),
+        ("python train.py", "torch.save(model, 'model.pt')", False),
+        ("python train.py {{x}}", "torch.save(model, f'model-{x}.pt')", False),
+        ("python train.py {{x}}", "torch.save(m, os.environ['TRAINMASTER_OUTPUT_DIR'] + '/model.pt')", False),
+        ('code=$PWD; cd "$TRAINMASTER_OUTPUT_DIR"; python "$code/train.py" {{x}}', "f.save('m.pt')", False),
+    ],
+)
+def test_tasks_that_save_under_one_name_in_one_directory_are_told(tmp_path, command, script, is_told):
+    (tmp_path / "train.py").write_text(script)
+    train = {"command": command} | ({"parameters": {"x": [1, 2]}} if "{{x}}" in command else {})
+    recipe = Recipe.from_dict({"experiments": {"train": train}}, directory=tmp_path)
+    told = list(_overwriting_notes(recipe))
+    assert ["experiments.train: its tasks share one working directory" in each for each in told] == [
+        True
+    ] * is_told
 
 
 @pytest.mark.parametrize(

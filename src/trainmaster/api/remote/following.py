@@ -64,7 +64,8 @@ class RunFollower:
         self._status = status
         self._every_s = max(view_every_s, _VIEW_S)
         self._viewed_at = time.monotonic()
-        tasks = sum(len(found.tasks(recipe.seed)) for found in recipe.experiments.values())
+        self._spaces = {name: found.tasks(recipe.seed) for name, found in recipe.experiments.items()}
+        tasks = sum(map(len, self._spaces.values()))
         self._first = first_members(recipe) if tasks <= MAX_ECHOED_TASKS else {}
         self._is_prefixed = tasks > 1
         self._partial: dict[tuple[str, int, int], str] = {}
@@ -161,7 +162,11 @@ class RunFollower:
                     continue
                 at = (event.experiment or "", event.task or 0, event.attempt or 0)
                 assert event.reason is not None
-                yield AttemptEnded(*at, event.reason, event.message, (), is_again, is_lost)
+                space = self._spaces[at[0]]
+                values = (
+                    space.parameters(at[1]) if at[1] < len(space) else None
+                )  # what a search chose is there
+                yield AttemptEnded(*at, event.reason, event.message, (), is_again, is_lost, values or {})
 
     def _view(self) -> RunView | None:
         from trainmaster.service.driving.run_news import MAX_SHOWN_TASKS, ExperimentView, RunView, TaskView

@@ -50,6 +50,8 @@ _HEADERS: Final = (
     (versions.HEADER, __version__.encode()),
 )
 _ALIVE: Final = "/healthz"
+#: What the page of a new run asks while one types: it looks, and changes nothing.
+_LOOKS: Final = ("/new/recipe", "/new/estimate", "/new/dry-run")
 _NAMES: Final = "If that is a name of it, its owner starts it with --url https://NAME, once for each name."
 #: HTTP status of a websocket.
 _OPENED: Final = 101
@@ -172,7 +174,8 @@ class Guards:
                 refused = RequestTooLargeError(limit)
                 await problem(refused.status_code, refused.detail)(scope, receive, told)
         finally:  # also what went wrong
-            if scope["method"] not in ("GET", "HEAD", "OPTIONS") or status in (401, 403):
+            looks = scope["method"] in ("GET", "HEAD", "OPTIONS") or path in _LOOKS
+            if not looks or status in audit.DENIED[:2]:
                 await run_in_threadpool(self._note, scope, status)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:

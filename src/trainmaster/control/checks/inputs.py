@@ -34,6 +34,8 @@ _MOST_FILES: Final = 1000
 _MOST_BYTES: Final = 1 << 20
 _ESTIMATOR: Final = regex(r"\b(?:tf|tensorflow)\.(?:estimator|contrib)\b")
 _TENSORFLOW: Final = regex(r"tensorflow/tensorflow:(\d+)\.(\d+)")
+#: A call that saves, and a name without a folder that is given to it.
+_SAVES: Final = regex(r"\.(?:save\w*|dump|to_csv|to_parquet)\([^()\n]*?['\"]([\w.-]+\.\w+)['\"]")
 _REFUSALS: Final = (401, 403, 404, 410)
 _CORRECT: Final = "Correct the URL."
 _HUB: Final = "registry-1.docker.io"
@@ -99,7 +101,24 @@ def check_inputs(
         *([lambda: notes.extend(_check_answers(recipe, home, values, here=here))] if asks_urls else []),
         *([lambda: notes.extend(_check_images(recipe, environ, here=here))] if asks_urls else []),
     )
-    return [*notes, *_script_notes(recipe)]
+    return [*notes, *_script_notes(recipe), *_overwriting_notes(recipe)]
+
+
+def _overwriting_notes(recipe: Recipe) -> Iterator[str]:
+    """Of experiments whose tasks save under the same name, in the working directory that they share."""
+    code = recipe.directory / Path(recipe.code).expanduser()
+    for name, experiment in recipe.experiments.items():
+        script = code / (_first_script(experiment.command) or "-")
+        if experiment.serve or len(experiment.tasks(0)) == 1 or not script.is_file():
+            continue
+        text = script.read_text(errors="replace") if script.stat().st_size <= _MOST_BYTES else ""
+        saved = sorted(set(_SAVES.findall(text)))
+        if saved and "TRAINMASTER_OUTPUT_DIR" not in text:
+            yield (
+                f"experiments.{name}: its tasks share one working directory, and {script.name} writes "
+                f"{', '.join(saved[:3])} there: each overwrites what another one has left. Give each its "
+                'own: `code=$PWD; cd "$TRAINMASTER_OUTPUT_DIR"` before the script, which is "$code/..." then'
+            )
 
 
 def _script_notes(recipe: Recipe) -> Iterator[str]:

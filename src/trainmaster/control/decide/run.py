@@ -145,10 +145,11 @@ def _begin_tasks(experiment: ExperimentState, plan: Plan) -> Iterator[TaskChange
 
 
 def _until_words(experiment: ExperimentState) -> str:
-    """What `until` has done for it; empty if it has none."""
+    """What `until` or `target` has done for it; empty if it has none."""
     if experiment.total == 1 or not experiment.until_words:
         return experiment.until_words
-    return f"`until` ended {experiment.ended[EndReason.UNTIL]} of {experiment.total} tasks early"
+    key = "target" if experiment.until_words.startswith("target ") else "until"
+    return f"`{key}` ended {experiment.ended[EndReason.UNTIL]} of {experiment.total} tasks early"
 
 
 def _message(experiment: ExperimentState) -> str:

@@ -46,6 +46,7 @@ class AttemptEnded:
         output: the last lines that its first member wrote, where they are shown.
         is_again: another one follows.
         is_lost: it ended with its machine, of which a note tells.
+        parameters: of the task, where several tasks may differ in them.
     """
 
     experiment: str
@@ -56,6 +57,7 @@ class AttemptEnded:
     output: tuple[str, ...]
     is_again: bool
     is_lost: bool
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from trainmaster.control.measure.progress import TaskProgress
     from trainmaster.service.driving.execution_backend import Session
     from trainmaster.service.service import Service
+    from trainmaster.spec.parameter import ParameterValue
 
 #: What shows a run has things to tell that wait for a while.
 _TOLD_EVERY_S = 1.0
@@ -84,6 +85,7 @@ class RunWatcher:
         self._tell = tell
         self._every_s = view_every_s
         self._viewed_at = self._told_at = time.monotonic()
+        self._recipe = session.recipe
         self._rents = not capabilities_of(session.recipe.provider).is_here
         self._told_failures = 0
         self._gone_on: set[Path] = set()
@@ -121,9 +123,9 @@ class RunWatcher:
                 yield ExperimentMoved(*moved, found.total, found.tally())
             elif isinstance(change, TaskChange):
                 self._estimates.changed(change)
-                yield from self._ended(run_state.run, change)
+                yield from self._ended(run_state, change)
 
-    def _ended(self, run: str, change: TaskChange) -> Iterator[Happening]:
+    def _ended(self, run_state: RunState, change: TaskChange) -> Iterator[Happening]:
         closes = change.closes
         if closes is None:
             return
@@ -132,11 +134,20 @@ class RunWatcher:
             self._told_failures += 1
             if self._told_failures > MAX_TOLD_FAILURES:
                 if self._told_failures == MAX_TOLD_FAILURES + 1:
-                    yield MoreFailures(run)
+                    yield MoreFailures(run_state.run)
                 return
         key = (change.experiment, change.task, closes.number)
         output = tuple(self._echo.lines(*key, final=True))
-        yield AttemptEnded(*key, closes.reason, closes.message, output, change.opens, lost)
+        values = self._parameters(run_state.experiments[change.experiment], change.task)
+        yield AttemptEnded(*key, closes.reason, closes.message, output, change.opens, lost, values)
+
+    def _parameters(self, experiment: ExperimentState, number: int) -> Mapping[str, ParameterValue]:
+        """Of a task that may be over: what a search has chosen is kept with its results."""
+        task = experiment.live.get(number) or (experiment.results or {}).get(number)
+        if task is not None:
+            return task.parameters
+        space = self._recipe.experiments[experiment.name].tasks(self._recipe.seed)
+        return (space.parameters(number) if number < len(space) else None) or {}
 
     def _went_on(self, progress: Mapping[tuple[str, int], TaskProgress]) -> Iterator[AttemptResumed]:
         if self._echo.enabled:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from trainmaster.db import endpoint_rows as rows
 from trainmaster.db.endpoint_changes import ReplicaState
 from trainmaster.db.row_values import columns
 from trainmaster.service.runs.stored_recipe import stored_recipe
+from trainmaster.spec.serve import path_of_model
 from trainmaster.spec.states import State
 
 
@@ -32,11 +34,18 @@ def _told_endpoint(database: Database, row: RowMapping, replicas: list[dict[str,
         **columns(row, "name", "team"),
         "run": row["run_id"],
         **columns(row, "experiment", "model", "version", "refused"),
+        "path": "" if row["place"] is None else _path(database, row),
         "state": "DONE" if row["place"] is None else "READY" if is_ready else "STARTING",
         "asleep": row["place"] is not None and is_drained and _may_sleep(database, row),
         **columns(row, "created_at", "ended_at"),
         "replicas": replicas,
     }
+
+
+def _path(database: Database, row: RowMapping) -> str:
+    """Where it is asked for its model, below its address; empty if it has a command of its own."""
+    stored = json.loads(database.run_row(row["run_id"])["recipe"])["experiments"][row["experiment"]]
+    return path_of_model(stored["command"])
 
 
 def _may_sleep(database: Database, row: RowMapping) -> bool:

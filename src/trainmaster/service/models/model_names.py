@@ -14,7 +14,7 @@ from trainmaster.spec.states import EndReason, State
 def find_models(database: Database, run: str, experiment: str, best: str | None) -> list[tuple[int, str]]:
     """(task, uri) of an experiment's models; with ``best``, only the one with the best metric.
 
-    The goal is that of the experiment's search if it looks at this metric; else ``min`` for names that
+    The goal is that of the experiment's recipe if it looks at this metric; else ``min`` for names that
     sound like a loss or an error, and ``max`` for others.
 
     Raises:
@@ -39,8 +39,8 @@ def find_models(database: Database, run: str, experiment: str, best: str | None)
             f"no model of {experiment!r} has the metric {best!r}",
             f"Metrics seen: {', '.join(seen) or 'none'}.",
         )
-    search = json.loads(database.run_row(run)["recipe"])["experiments"][experiment].get("search")
-    first = min if goal_of(best, search) == "min" else max
+    stored = json.loads(database.run_row(run)["recipe"])["experiments"][experiment]
+    first = min if goal_of(best, stored) == "min" else max
     row = first(numbers, key=lambda pair: (pair[0], -pair[1]["task"]))[1]
     return [(row["task"], row["uri"])]
 

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.service.runs.curves import stated_goals
 from trainmaster.service.runs.stored_recipe import recipe_text, stored_recipe
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.metric_names import in_order
@@ -46,7 +47,8 @@ def compare(found: TeamRuns, runs: Sequence[str]) -> dict[str, Any]:
         runs: their ids, at most `MAX_RUNS`.
 
     Returns:
-        ``metrics`` (all names, each with its goal), ``runs``: of each its state, time and cost, ``best`` (of
+        ``metrics`` (all names, each with its goal, what recipes look at first),
+        ``runs``: of each its state, time and cost, ``best`` (of
         each metric the ``value`` and where), ``tasks`` (parameters and best values) and ``inputs`` (by
         experiment, see `inputs_of`), and ``diffs``: how the recipe of each run differs from that of the first
         one, as ``lines`` of a unified diff, its ``code``, as `code_changes` tells it (None if one of both is
@@ -66,8 +68,10 @@ def compare(found: TeamRuns, runs: Sequence[str]) -> dict[str, Any]:
     rows = [found.row(run) for run in ids]
     recipes = _recipes(rows)
     goals = {key: goal for each in compared for key, goal in each.pop("goals").items()}
+    stored = [each for row in rows for each in json.loads(row["recipe"])["experiments"].values()]
+    stated = [key for each in stored for key in stated_goals(each) if key in goals]
     return {
-        "metrics": {key: goals[key] for key in in_order(goals)},
+        "metrics": {key: goals[key] for key in dict.fromkeys((*stated, *in_order(goals)))},
         "runs": compared,
         "diffs": [
             {

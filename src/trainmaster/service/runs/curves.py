@@ -12,6 +12,7 @@ from trainmaster.db import Database, queries
 from trainmaster.spec.errors import NotFoundError
 from trainmaster.spec.metric_names import in_order
 from trainmaster.spec.states import FINISHED, State
+from trainmaster.spec.until import stored_end
 
 if TYPE_CHECKING:
     from trainmaster.control.task.layout import AttemptPlace, RunFiles
@@ -33,8 +34,27 @@ _AXIS_POINTS = 4096
 MAX_METRICS = 8
 
 
+def stated_goals(stored: Mapping[str, Any]) -> dict[str, str]:
+    """Metrics that a recipe looks at by itself, each with which of its values are better.
+
+    Args:
+        stored: an experiment, as JSON: its search comes first, then what ends its training, then its gate.
+
+    >>> stated_goals({"search": {"metric": "f1", "goal": "max"}, "until": "cost < 3"})
+    {'f1': 'max', 'cost': 'min'}
+    """
+    found: dict[str, str] = {}
+    if search := stored.get("search"):
+        found[search["metric"]] = str(search["goal"])
+    if end := stored_end(stored):
+        found.setdefault(end.metric, "min" if end.op in ("<", "<=") else "max")
+    if gate := stored.get("require"):
+        found.setdefault(gate["metric"], str(gate["goal"] or "max"))
+    return found
+
+
 def has_goal(metric: str, stored: Mapping[str, Any]) -> bool:
-    """Whether a metric has a best value: a search or a gate looks at it, or it is called like one that has.
+    """Whether a metric has a best value: its recipe looks at it, or it is called like one that has.
 
     Args:
         metric: its name.
@@ -43,24 +63,24 @@ def has_goal(metric: str, stored: Mapping[str, Any]) -> bool:
     >>> has_goal("val_loss", {}), has_goal("layer_00/grad_norm", {}), has_goal("lr", {})
     (True, False, False)
     """
-    if metric == (stored.get("search") or {}).get("metric") or metric in json.dumps(stored.get("require")):
+    if metric in stated_goals(stored):
         return True
     return not _WORDS_WITH_GOAL.isdisjoint(re.split(r"[^a-z0-9]+", metric.lower()))
 
 
-def goal_of(metric: str, search: Mapping[str, Any] | None = None) -> str:
+def goal_of(metric: str, stored: Mapping[str, Any] | None = None) -> str:
     """Which values of a metric are better, ``min`` or ``max``.
 
     Args:
         metric: its name.
-        search: of its experiment, as JSON: it counts if it looks at this metric. Else names that sound like a
+        stored: its experiment, as JSON: it counts if it looks at this metric. Else names that sound like a
             loss or an error are better when they are smaller.
 
-    >>> goal_of("val_loss"), goal_of("accuracy"), goal_of("loss", {"metric": "loss", "goal": "max"})
-    ('min', 'max', 'max')
+    >>> goal_of("val_loss"), goal_of("accuracy"), goal_of("cost", {"until": "cost < 3"})
+    ('min', 'max', 'min')
     """
-    if search is not None and search["metric"] == metric:
-        return str(search["goal"])
+    if stored is not None and (stated := stated_goals(stored).get(metric)):
+        return stated
     return "min" if _SMALLER_IS_BETTER.intersection(re.split(r"[^a-z]+", metric.lower())) else "max"
 
 

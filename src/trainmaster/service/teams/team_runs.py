@@ -240,7 +240,7 @@ class TeamRuns:
                     kept = thinned(curve.steps, curve.values, points)
                     steps = [curve.steps[index] for index in kept]
                     along = task.along(axis, steps) if axis else None
-                    goal = goal_of(key, stored[experiment.name].get("search"))
+                    goal = goal_of(key, stored[experiment.name])
                     # Thinning keeps what is least, greatest and last, and where it began to be no number.
                     finite = [value for value in curve.values if _finite(value) is not None]
                     least, greatest = min(finite, default=None), max(finite, default=None)

@@ -42,6 +42,15 @@ def test_an_attempt_ends_once_and_is_followed_by_another_one_only_where_there_is
     ]
 
 
+def test_what_fails_of_a_grid_is_told_with_its_parameters():
+    grid = Recipe.from_text("name: job\nexperiments: {main: {parameters: {a: [4, 5]}, command: 'exit 3'}}")
+    event = {**moved(1, 1, "RUNNING", "DONE", "USER_ERROR"), "task": 1}
+    (news,) = RunFollower(grid, dict, 60.0).follow(
+        iter([ServerMessage("state", {"run": {"state": "DONE"}, "events": [event]})])
+    )
+    assert [each.parameters for each in news.happened] == [{"a": 5}]
+
+
 def test_of_a_run_that_was_resumed_only_what_is_new_is_told():
     rows = [
         moved(1, 0, "WAITING", "PLANNED"),

@@ -454,6 +454,17 @@ def test_what_was_done_or_refused_is_in_the_audit(served):
         ("blue-read", "DELETE /api/v1/tokens/u", 403),
         ("", "GET /api/v1/runs", 401),
     ]
+    typed = {"recipe": "name: job\nexperiments: {train: {command: 'true'}}"}
+    for path in ("/new/recipe", "/new/estimate"):
+        assert served.ask("red-run", "POST", path, data=typed).status_code in (200, 204), "it changes nothing"
+        assert served.ask("red-read", "POST", path, data=typed).status_code == 403
+    first = served.ask("admin", "GET", "/api/v1/audit?limit=4").json()["audit"]
+    assert [(row["name"], row["action"]) for row in first] == [
+        ("red-read", "POST /new/estimate"),
+        ("red-read", "POST /new/recipe"),
+        ("blue-read", "DELETE /api/v1/tokens/u"),
+        ("", "GET /api/v1/runs"),
+    ]
     mine = served.ask("red-manage", "GET", "/api/v1/audit").json()["audit"]
     assert {row["team"] for row in mine} == {"red"}
 

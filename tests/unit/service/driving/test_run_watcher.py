@@ -9,7 +9,7 @@ import pytest
 
 from trainmaster.control.decide.effects import Effect, EffectKind
 from trainmaster.control.loop.reconcile import Reconciliation
-from trainmaster.control.loop.run_state import ExperimentState, RunState
+from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
 from trainmaster.control.task.layout import AttemptPlace
 from trainmaster.db.changes import ClosedAttempt, ExperimentChange, Note, TaskChange
 from trainmaster.executors.telemetry.logfile import SEGMENT_BYTES
@@ -100,6 +100,15 @@ def test_only_the_first_five_failures_are_told(tmp_path):
     watcher.turned(state, Reconciliation([failure(number) for number in range(7)]), {})
     assert [type(each) for each in shown.happened] == [AttemptEnded] * 5 + [MoreFailures]
     assert {each.message for each in shown.happened[:5]} == {"exit code 1"}
+    assert [each.parameters for each in shown.happened[:2]] == [{"a": 1}, {"a": 2}]
+
+
+def test_of_a_search_it_is_told_with_what_it_has_failed(tmp_path):
+    watcher, shown = watched(tmp_path)
+    state = RunState("r", {"main": ExperimentState("main", (), total=7, window=7, results={})})
+    state.experiments["main"].results[0] = Task("main", 0, parameters={"lr": 0.5})
+    watcher.turned(state, Reconciliation([failure(0)]), {})
+    assert [each.parameters for each in shown.happened] == [{"lr": 0.5}]
 
 
 @pytest.mark.parametrize(

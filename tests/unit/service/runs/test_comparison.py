@@ -1,9 +1,11 @@
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from trainmaster.service.runs.comparison import compare
+from trainmaster.service.runs.curves import goal_of
 from trainmaster.spec import Recipe
 
 TEXT = "name: line\n# how fast\nexperiments:\n  train: {command: python train.py --lr LR}\n"
@@ -64,3 +66,19 @@ def test_what_differs_is_told_once(runs, other, recipe, code):
     lines = [line for line in diff["lines"] if line[0] in "+-" and line[:3] not in ("+++", "---")]
     assert lines == recipe
     assert (diff["code"] and [each["path"] for each in diff["code"]]) == code
+
+
+def test_what_a_recipe_looks_at_comes_first_as_it_is_best_there(runs):
+    """Whatever its name sounds like: the task of the first metric is the one that is named."""
+    [name] = Recipe.from_text(TEXT).experiments
+    recipe = {"experiments": {name: {"target": {"metric": "gap", "at_most": 0.1}, "until": None}}}
+    runs.row = lambda run: {"id": run, "code_path": "", "recipe": json.dumps({**recipe, "source_text": ""})}
+    goal = goal_of("gap", recipe["experiments"][name])
+    points = {"experiment": name, "task": 0, "parameters": {}, "best": 0.2}
+    keys = {"loss": "min", "accuracy": "max", "gap": goal}
+    runs.metrics = lambda *_, **__: [{**points, "key": key, "goal": goal} for key, goal in keys.items()]
+    assert list(compare(runs, ["a"])["metrics"].items()) == [
+        ("gap", "min"),
+        ("loss", "min"),
+        ("accuracy", "max"),
+    ]
