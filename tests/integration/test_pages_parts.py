@@ -474,3 +474,40 @@ def test_on_a_phone_no_field_lies_below_the_buttons_and_parameters_stand_beside_
     parameter = page.locator(".tasks tbody tr").first.locator("td.n").nth(1).bounding_box()
     assert parameter["x"] < page.viewport_size["width"]
     page.context.close()
+
+
+@pytest.mark.browser
+def test_a_run_that_was_deleted_and_a_session_that_is_over_are_told_on_an_open_page(browser, site):  # noqa: F811
+    site.large("goes", 1, 20, ["loss"])
+    page = opened(browser, site)
+    page.goto(f"{site.url}/runs/goes")
+    page.locator(".chart canvas").first.wait_for()
+    gone = page.request.delete(
+        f"{site.url}/api/v1/runs/goes", headers={"Authorization": f"Bearer {site.token}"}
+    )
+    assert gone.ok, gone.text()
+    page.wait_for_function("() => source === null")
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    page.get_by_text("This run is not there any more: it was deleted.").wait_for()
+    page.goto(f"{site.url}/runs?state=RUNNING")
+    page.locator("#rows .run a").first.click()
+    page.locator("#part").wait_for()
+    cookies = page.context.cookies()
+    page.context.clear_cookies()
+    page.evaluate("() => { close(); open(); }")
+    page.get_by_text("You are logged out: load this page again, or log in in another tab.").wait_for()
+    page.context.add_cookies(cookies)
+    page.wait_for_function("() => document.getElementById('link').textContent === ''")
+    page.context.close()
+
+
+@pytest.mark.browser
+def test_what_tasks_use_is_drawn_from_zero_in_units_that_fit(browser, site, written):  # noqa: F811
+    page = opened(browser, site, "phone")
+    page.goto(f"{site.url}/runs/{written}/machines")
+    page.locator(".chart canvas").first.wait_for()
+    assert page.evaluate("() => LOOK.words('Memory', 12.6e6)") == "13 MB"
+    assert page.evaluate("() => LOOK.words('CPU, cores', 0.5)") == "0.5"
+    least = page.evaluate("() => [...members.charts.values()].map(each => each.plot.scales.y.min)")
+    assert set(least) == {0}
+    page.context.close()

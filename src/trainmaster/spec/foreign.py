@@ -7,6 +7,7 @@ from typing import Final
 
 _TOP_KEY: Final = re.compile(r"^([A-Za-z_][\w-]*)[ \t]*:[ \t]*([^\s#]*)", re.MULTILINE)
 _SBATCH: Final = re.compile(r"^#SBATCH[ \t]", re.MULTILINE)
+_RADL: Final = re.compile(r"^[ \t]*deploy[ \t]+[\w.-]+[ \t]+\d+", re.MULTILINE)
 _SKYPILOT: Final = {
     "run": "`command`",
     "resources": "`provider` and `hardware`",
@@ -57,6 +58,8 @@ def foreign_kind(text: str) -> str:
         return ""
     if _SBATCH.search(text):
         return "sbatch"
+    if _RADL.search(text) and not keys:
+        return "RADL"
     if "tosca_definitions_version" in keys:
         return "TOSCA"
     if _plain(keys.get("type", "")) in _DSTACK_TYPES:
@@ -78,8 +81,8 @@ def foreign_file(text: str) -> str:
     match kind := foreign_kind(text):
         case "sbatch":
             return _said("a script of sbatch", kind, _SBATCH_KEYS)
-        case "TOSCA":
-            return "a document in TOSCA, not a recipe: `trainmaster convert FILE` makes one of it"
+        case "TOSCA" | "RADL":
+            return f"a document in {kind}, not a recipe: `trainmaster convert FILE` makes one of it"
         case "dstack" if (found := _plain(keys["type"])) in NO_JOBS:
             return f"a {found} of dstack, which is no job: {NO_JOBS[found]}"
         case "dstack":

@@ -1,15 +1,11 @@
-"""The page of a new run: what is filled in becomes a recipe, which is quoted and sent.
-
-The recipe of a run that asks a registered model about the files of a volume.
-"""
+"""The page of a new run: what is filled in becomes a recipe, which is quoted and sent."""
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -28,10 +24,12 @@ from trainmaster.control.attempt.data_sources import BUILT_IN
 from trainmaster.control.checks.framework_notes import framework_notes
 from trainmaster.db.ledger import ALL
 from trainmaster.providers.capabilities import BUILT_IN as PROVIDERS
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.loading import NAMED as CATALOGUES
 from trainmaster.service import Quote
+from trainmaster.service.conversion.converting import is_command_line
 from trainmaster.service.driving.submissions import RunRequest
-from trainmaster.service.endpoints.serving_recipe import must_be_servable, package_for, serving_recipe
+from trainmaster.service.endpoints.serving_recipe import batch_recipe, must_be_servable, serving_recipe
 from trainmaster.service.first_recipe import ScriptOption, scripts_in
 from trainmaster.service.models.starting_models import with_versions
 from trainmaster.service.places.quote import quote_in_places
@@ -51,7 +49,7 @@ from trainmaster.service.users.caller import Caller
 from trainmaster.spec import Recipe
 from trainmaster.spec.configuration import configured_rows
 from trainmaster.spec.errors import TrainmasterError, UsageError, fails_as
-from trainmaster.spec.model_reference import ModelReference
+from trainmaster.spec.foreign import foreign_kind
 from trainmaster.spec.recipe_parts import parts_by_place
 from trainmaster.spec.recipe_source import own_configuration
 from trainmaster.spec.units import parse_dollars, parse_duration
@@ -69,43 +67,6 @@ from trainmaster.web.recipe_form import (
 )
 from trainmaster.web.rendering import is_part, page, part, redirect
 from trainmaster.web.workflows import begin
-
-_ASK = (
-    'python -m trainmaster.inference --model-dir "$TRAINMASTER_DATA_MODEL" --files "$TRAINMASTER_DATA_FILES"'
-)
-
-
-def batch_recipe(model: str, files: str, provider: str = "", model_files: Iterable[str] = ()) -> str:
-    """A recipe with one task, whose output are the answers.
-
-    Args:
-        model: a reference such as ``digits@production``.
-        files: a volume.
-        provider: of machines; empty for the machine that drives, whose Python has what it has.
-        model_files: paths in the model, which say what a machine needs to read it.
-
-    Raises:
-        UsageError: the model is no reference.
-
-    >>> print(batch_recipe("digits@3", "letters", "aws", ["digits.skops"]).replace(_ASK, "..."))
-    name: ask-digits
-    provider: aws
-    experiments:
-      answers:
-        data: {model: {model: digits@3}, files: {volume: "letters"}}
-        setup: pip install skops
-        command: ...
-    <BLANKLINE>
-    """
-    asked = ModelReference.parse(model)
-    lines = [f"name: ask-{asked.name}", "experiments:", "  answers:"]
-    lines.append(f"    data: {{model: {{model: {asked}}}, files: {{volume: {json.dumps(files)}}}}}")
-    if provider:
-        lines.insert(1, f"provider: {provider}")
-        lines.append(f"    setup: pip install {package_for(model_files)}")
-    lines.append(f"    command: {_ASK}")
-    return "\n".join(lines) + "\n"
-
 
 router = APIRouter(include_in_schema=False)
 STRATEGIES: Final = ("allreduce", "ps-async", "ps-sync")
@@ -238,9 +199,11 @@ def new(
     model: str = "",
     files: str = "",
     serve: str = "",
+    workflow: str = "",
 ) -> Response:
-    """Nothing filled in yet; or the recipe of an earlier run, or one that serves or asks a model."""
-    provider = _providers(state, caller)[0] if state.submissions.is_shared(caller) else ""
+    """Nothing filled in yet; or the recipe of an earlier run, of a workflow, or one that uses a model."""
+    is_shared = state.submissions.is_shared(caller)
+    provider = _providers(state, caller)[0] if is_shared else ""
     recipe, mistake, sent, last = RecipeForm(provider=provider).text(), None, "", ""
     digest: str | None = None
     if again:
@@ -248,10 +211,17 @@ def new(
         with suppress(TrainmasterError):  # it is of a directory that is not here: code is sent again
             digest = state.submissions.code_of(caller, again)
         sent = f"The code is that of {again}." if digest else ""
+    elif workflow:
+        about = state.workflows(caller).show(workflow)
+        recipe, digest = about["recipe"], about["code"]
+        sent = f"The code is that of {workflow}." if digest else ""
     elif model:
         recipe = batch_recipe(model, files, provider, _files_of(state, caller, found, model))
     elif serve:
         names = _files_of(state, caller, found, serve)
+        if is_shared:  # services of others run on rented machines only
+            rented = (each for each in _providers(state, caller) if not capabilities_of(each).is_here)
+            provider = next(rented, provider)
         recipe = serving_recipe(serve, provider=provider, model_files=names)
         try:
             must_be_servable(names)
@@ -302,7 +272,7 @@ def _as_json(
     takes: Mapping[str, Any] | None = None,
 ) -> Response:
     """What the page becomes; ``takes`` is what the script takes, None where it was not looked at again."""
-    checked = part("checked.html", **_checked(mistake, caller, notes))
+    checked = part("checked.html", **_checked(mistake, caller, notes, form.recipe))
     fields = form.model_dump(include=set(RecipeForm.model_fields))
     told = {"checked": checked, "wrong": wrong_fields(mistake)}
     told |= {} if takes is None else {"takes": part("takes.html", **takes)}
@@ -338,6 +308,20 @@ def _estimated(state: ServerState, caller: Caller, recipe: Recipe, keep_s: float
     if len(parts_by_place(settled)) > 1:
         return quote_in_places(settled, seen, state.places)
     return seen.quote_of(settled, seen.quote_settled)
+
+
+@router.post("/new/convert")
+def make_of_foreign(request: Request, state: State, caller: Submitter, form: Filled) -> Response:
+    """Makes a recipe of a file of another tool that stands in its place, and says what is wrong with it."""
+    mistake: TrainmasterError | None = None
+    try:
+        made = state.submissions.convert(caller, form.recipe, "job")["recipe"]
+        kept = form.model_dump(include={"digest", "max_usd", "wait", "keep", "catalogue", "key"})
+        form = page_of(made, **kept)
+        state.submissions.read(caller, form.request())
+    except TrainmasterError as error:
+        mistake = error
+    return show_form(request, state, caller, form, mistake)
 
 
 @router.post("/new/dry-run")
@@ -512,7 +496,8 @@ def show_form(
         "pruners": PRUNERS.built_in,
         **_takes(state, caller, form),
     }
-    return page(request, "new.html", http, form=form, **choices, **_checked(mistake, caller, notes))
+    choices |= _checked(mistake, caller, notes, form.recipe)
+    return page(request, "new.html", http, form=form, **choices)
 
 
 def _takes(state: ServerState, caller: Caller, form: NewRunPage) -> dict[str, Any]:
@@ -549,5 +534,8 @@ def volumes_of(state: ServerState, caller: Caller) -> list[str]:
         return []
 
 
-def _checked(error: TrainmasterError | None, caller: Caller, notes: Sequence[str] = ()) -> dict[str, Any]:
-    return {"mistakes": mistakes_of(error, caller), "notes": notes}
+def _checked(
+    error: TrainmasterError | None, caller: Caller, notes: Sequence[str], recipe: str
+) -> dict[str, Any]:
+    foreign = foreign_kind(recipe) or ("a command line" if is_command_line(recipe) else "")
+    return {"mistakes": mistakes_of(error, caller), "notes": notes, "foreign": foreign}

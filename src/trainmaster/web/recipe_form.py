@@ -30,7 +30,10 @@ def mistakes_of(error: Exception | None, caller: Caller) -> list[str]:
     if error is None:
         return []
     if isinstance(error, RecipeError):
-        return [f"line {m.line}, column {m.column}: {for_a_form(m.message)}" for m in error.mistakes]
+        return [
+            f"line {m.line}, column {m.column}: {m.key_path and f'{m.key_path}: '}{for_a_form(m.message)}"
+            for m in error.mistakes
+        ]
     if isinstance(error, TrainmasterError):
         return [*str(error.args[0]).splitlines(), *filter(None, [for_readers(error.hint, caller)])]
     return [str(error)]
@@ -52,7 +55,13 @@ def amount_of(text: str) -> float | None:
 
 
 #: The field of a key of the recipe, by its last part, where they are not called the same.
-_FIELD_OF: Final = {"total": "budget", "global": "batch", "command": "main", "data": "source"}
+_FIELD_OF: Final = {
+    "total": "budget",
+    "global": "batch",
+    "command": "main",
+    "data": "source",
+    "parameter_servers": "servers",
+}
 
 
 def wrong_fields(error: Exception | None) -> dict[str, list[str]]:

@@ -83,11 +83,14 @@ def for_readers(hint: str, caller: Caller | None = None) -> str:
     'Choose another one.'
     >>> for_readers("`trainmaster status` lists the runs."), for_readers("Run `aws configure`.")
     ('', 'Ask an admin of this server.')
+    >>> for_readers('Say what it may cost at most: `"max_usd": 20`.'), for_readers("See docs/rest.md.")
+    ('Say what it may cost at most.', '')
     """
     if caller is not None and "admin" in caller.scopes:
         return hint
-    said = [each for each in re.split(r"(?<=[.!?]) +", hint) if not _OF_A_SHELL.search(each)]
-    is_listed = bool(_LISTED.match(hint))
+    plain = re.sub(r': `"\w+": [^`]+`', "", hint)  # what a program sends
+    said = [each for each in re.split(r"(?<=[.!?]) +", plain) if not _OF_A_SHELL.search(each)]
+    is_listed = bool(_LISTED.match(hint)) or hint.startswith("See docs/")
     return " ".join(said) or ("Ask an admin of this server." if hint and not is_listed else "")
 
 
@@ -109,7 +112,11 @@ def for_a_form(message: str) -> str:
     'no code; send it.'
     >>> for_a_form("there is no run 'x'; `trainmaster status` lists the runs")
     "there is no run 'x'"
+    >>> for_a_form("a script: `trainmaster convert FILE` makes one of it; docs/migrate.md has more")
+    'a script: the button below makes one of it'
     """
+    message = message.replace("`trainmaster convert FILE` makes", "the button below makes")
+    message = re.sub(r"; docs/[^;]*", "", message)
     first, *more = re.split(r"(?<=[.!?]) +", _LISTED.sub("", message))
     return " ".join([first, *(each for each in more if not _OF_A_SHELL.search(each))])
 

@@ -216,7 +216,8 @@ def make_token(
 ) -> Response:
     """Makes a token, and shows it this once."""
     made = state.accounts.make_token(caller, name.strip(), scope or [], account=account or None)
-    what = "Programs send it as `Authorization: Bearer TOKEN`. It is kept nowhere, and good for 90 days."
+    days = round((made["expires_at"] - made["created_at"]) / 86400)
+    what = f"Programs send it as `Authorization: Bearer TOKEN`. It is kept nowhere, and good for {days} days."
     return page(request, "shown_once.html", title=f"Token {made['name']}", what=what, secret=made["token"])
 
 

@@ -57,3 +57,49 @@ def test_a_member_is_not_told_of_an_admin_s_shell():
 @pytest.mark.parametrize(("most_usd", "cap_usd"), [(0.0050, 0.01), (0.02, 0.02), (2.7501, 2.76)])
 def test_the_cap_that_a_quote_says_is_the_one_that_it_fills_in(most_usd, cap_usd):
     assert _cap_usd(most_usd) == cap_usd
+
+
+SKYPILOT = "name: net\nnum_nodes: 2\nrun: |\n  python train.py\n"
+RADL = "network public (outbound = 'yes')\nsystem node (cpu.count>=2)\ndeploy node 2\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (SKYPILOT, "workers: 2"),
+        ("#!/bin/sh\n#SBATCH --nodes=2\nsrun python train.py\n", "workers: 2"),
+        (RADL, "provider: im"),
+        ("torchrun --nproc_per_node=2 train.py\n", "framework: pytorch"),
+    ],
+)
+def test_a_file_of_another_tool_becomes_a_recipe_by_a_button(site, text, said):
+    button = '<button class="main" formaction="/new/convert">Make a recipe of it</button>'
+    pasted = site.browser.post("/new/recipe", data={"recipe": text}).text
+    assert button in pasted
+    assert "trainmaster convert" not in pasted
+    made = site.browser.post("/new/convert", data={"recipe": text, "max_usd": "3"}).text
+    assert said in made
+    assert 'name="max_usd" value="3"' in made
+    assert button not in made
+
+
+def test_what_no_tool_has_written_is_kept_and_what_is_wrong_is_said(site):
+    answer = site.browser.post("/new/convert", data={"recipe": "type: fleet\nnodes: 2\n"})
+    assert "nodes: 2" in answer.text
+    assert 'class="mistakes"' in answer.text
+
+
+def test_a_mistake_in_a_recipe_names_its_key_and_is_told_at_its_field(site):
+    wrong = "distributed: {strategy: ps-sync, workers: 2, parameter_servers: 1..2}"
+    text = f"name: a\nexperiments:\n  train:\n    command: x\n    batch: {{global: 8}}\n    {wrong}\n"
+    found = site.browser.post("/new/recipe", data={"recipe": text}, headers={"hx-request": "true"}).json()
+    assert "experiments.train.distributed.parameter_servers" in found["checked"]
+    assert list(found["wrong"]) == ["servers"]
+
+
+def test_who_may_not_send_runs_is_not_led_to_a_new_one(site):
+    assert 'href="/new"' in site.page("/models")
+    token = site.state.access.create_token("looks", ["read"])["token"]
+    page = site.browser.get("/models", headers={"authorization": f"Bearer {token}", "cookie": ""}).text
+    assert 'href="/runs"' in page
+    assert 'href="/new"' not in page

@@ -124,7 +124,7 @@ def _read(path: Path) -> str:
 def _converted(source: str, file: str, beside: Beside) -> Conversion:
     kind = foreign_kind(source)
     name = _name_of(file)
-    if PurePath(file).suffix.lower() == ".radl":
+    if PurePath(file).suffix.lower() == ".radl" or kind == "RADL":
         return _of_cluster(read_radl(source, file), file)
     if kind == "TOSCA":
         return _of_cluster(read_tosca(source, file), file)

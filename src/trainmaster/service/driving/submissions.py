@@ -461,7 +461,7 @@ class Submissions:
             if plan.offer.costs and not can_agree:
                 raise UsageError(
                     "\n".join(["this rents machines, which was not agreed to:", *plan.offer.lines]),
-                    'Nothing was started. `"max_usd": 20` agrees to so much for the whole run.',
+                    'Nothing was started. Say what all of it may cost at most: `"max_usd": 20`.',
                 )
             from trainmaster.service.renting.provider_check import check_with_provider
 
@@ -546,7 +546,7 @@ def _refusals_here(experiment: Experiment) -> Iterator[str]:
     if experiment.container is not None:
         yield "container: tasks of teams run in this machine's own image here, or in none"
     if experiment.serve is not None:
-        yield "serve: services of teams run on rented machines only"
+        yield "serve: services of teams run on rented machines only; name another provider"
     if experiment.setup is not None:
         yield "setup: what tasks of teams need is installed on this machine, or in its image"
     for key, source in experiment.data.items():

@@ -1,4 +1,4 @@
-"""The recipe of a service that answers for one model."""
+"""The recipe of a service that answers for one model, and of a run that asks one about files."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from trainmaster.inference.errors import ModelError
 from trainmaster.inference.model_servers import SCRIPT, served_file
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec.errors import RecipeError, UsageError
+from trainmaster.spec.model_reference import ModelReference
 from trainmaster.spec.node import compose
 from trainmaster.spec.reading import Problems, noun
 from trainmaster.spec.serve import HealthCheck, Serve
 
 _COMMAND = "python -m trainmaster.inference --port {{port}} --name "
 _READY = "/v2/health/ready"
+_ASK = (
+    'python -m trainmaster.inference --model-dir "$TRAINMASTER_DATA_MODEL" --files "$TRAINMASTER_DATA_FILES"'
+)
 
 
 def serving_recipe(
@@ -88,6 +92,39 @@ def _health(text: str) -> tuple[object, float]:
     if problems.mistakes:
         raise RecipeError("--health", problems.in_order())
     return node.data, found.timeout_s + found.every_s
+
+
+def batch_recipe(model: str, files: str, provider: str = "", model_files: Iterable[str] = ()) -> str:
+    """A recipe with one task, whose output are the answers.
+
+    Args:
+        model: a reference such as ``digits@production``.
+        files: a volume.
+        provider: of machines; empty for the machine that drives, whose Python has what it has.
+        model_files: paths in the model, which say what a machine needs to read it.
+
+    Raises:
+        UsageError: the model is no reference.
+
+    >>> print(batch_recipe("digits@3", "letters", "aws", ["digits.skops"]).replace(_ASK, "..."))
+    name: ask-digits
+    provider: aws
+    experiments:
+      answers:
+        data: {model: {model: digits@3}, files: {volume: "letters"}}
+        setup: pip install skops
+        command: ...
+    <BLANKLINE>
+    """
+    asked = ModelReference.parse(model)
+    lines = [f"name: ask-{asked.name}", "experiments:", "  answers:"]
+    lines.append(f"    data: {{model: {{model: {asked}}}, files: {{volume: {json.dumps(files)}}}}}")
+    if provider:
+        lines.insert(1, f"provider: {provider}")
+    if provider and not capabilities_of(provider).is_here:
+        lines.append(f"    setup: pip install {package_for(model_files)}")
+    lines.append(f"    command: {_ASK}")
+    return "\n".join(lines) + "\n"
 
 
 def must_be_servable(model_files: Iterable[str], code: Path | None = None) -> None:

@@ -137,7 +137,7 @@ class Quoter:
         if all(each.serve is not None for each in recipe.experiments.values()):
             raise UsageError(
                 f"{recipe.name} is a service: it has no end, so there is no time and no cost to quote",
-                "`trainmaster run` says what its machines cost per hour, and asks, before it rents any.",
+                "What its machines cost per hour is said before any is rented.",
             )
         builder = self._builder(recipe, catalogue)
         self._check(recipe, catalogue, options)

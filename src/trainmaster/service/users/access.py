@@ -272,7 +272,7 @@ class Access:
             "team": team,
             "scopes": " ".join(sorted(set(scopes))),
             "created_at": now,
-            "expires_at": min(now + lasts_s, maker.expires_at if maker and maker.token else math.inf),
+            "expires_at": min(now + lasts_s, self._end_of(made_with)),
             "account": account,
             "made_with": made_with,
             "wallet": wallet,
@@ -287,6 +287,11 @@ class Access:
                 "Take another name: names of revoked tokens are not used again.",
             )
         return {**_shown(row), "token": secret}
+
+    def _end_of(self, token: str | None) -> float:
+        """When a token ends, and with it what it made: a session that was opened with it ends earlier."""
+        row = access.tokens_by_name(self._database, [token] if token else []).get(token or "")
+        return math.inf if row is None else float(row["expires_at"])
 
     def _wallet(
         self, name: str, scopes: Collection[str], made_with: str | None, at_most_usd: float | None

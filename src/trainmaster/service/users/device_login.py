@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from dataclasses import replace
 from typing import Any, Final
 
 from trainmaster.db import Database
@@ -82,7 +81,6 @@ class DeviceLogins:
             "scopes": sorted(_SCOPES & who.scopes),
             "token": who.token,
             "account": who.account,
-            "until": min(who.expires_at, 1e12) if who.token else None,
         }
         if not rows.confirm(self._database, _digest(user_code), json.dumps(kept), self._database.clock_s()):
             raise _unknown()
@@ -103,8 +101,6 @@ class DeviceLogins:
             raise NotFoundError("this login is over", "Begin again: `trainmaster login`.")
         kept = json.loads(row["confirmed"])
         maker = caller(kept["name"], kept["team"], kept["scopes"], kept["token"])
-        if kept["until"] is not None:
-            maker = replace(maker, expires_at=kept["until"])
         name = f"{row['client']}-{secrets.token_hex(4)}"
         made = self._access.create_token(
             name, kept["scopes"], kept["team"], account=kept["account"], maker=maker

@@ -109,7 +109,7 @@ class Workflows:
         if costly and request.max_usd is None and not is_agreed:
             raise UsageError(
                 f"each start rents machines of {' or '.join(costly)}, which was not agreed to",
-                '`"max_usd": 20` agrees to so much for each run; of several places, `--provider` names one.',
+                'Say what each run may cost at most: `"max_usd": 20`. Or name one place (`--provider`).',
             )
         list(missing_script_notes(recipe, self._service.home.nothing_sent))  # those of each start are its own
         team, now = self._caller.team or "", self._database.clock_s()
@@ -360,7 +360,8 @@ class Workflows:
         row = self._row(name)
         (who,) = registrants(self._database, [row])
         if isinstance(who, str):
-            raise UsageError(f"{name} may start nothing: {who}", "`trainmaster run RECIPE` registers it.")
+            hint = "*Change it* on its page does that. So does `trainmaster run RECIPE`."
+            raise UsageError(f"{name} may start nothing: {who}", hint)
         return row
 
     def _fire_by_hand(self, workflow: str, key: str) -> None:

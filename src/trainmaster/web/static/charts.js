@@ -24,9 +24,9 @@ function smoothed(ys, weight) {
 }
 
 class Charts {
-  // `made` is asked for the holder of a key that has none yet.
-  constructor(box, {x = "step", time = false, root = box, made = null, options = {}} = {}) {
-    Object.assign(this, {box, x, time, root, options: {smooth: 0, log: false, ...options}, charts: new Map()});
+  // `made` is asked for the holder of a key that has none yet, `words` how a value of a key is written; what `isWhole` begins at zero.
+  constructor(box, {x = "step", time = false, root = box, made = null, words = (_, value) => shown(value), isWhole = false, options = {}} = {}) {
+    Object.assign(this, {box, x, time, root, words, isWhole, options: {smooth: 0, log: false, ...options}, charts: new Map()});
     this.made = made ?? (() => this.box.appendChild(document.createElement("section")));
     new ResizeObserver(() => { for (const {plot, holder} of this.charts.values()) if (holder.clientWidth) plot?.setSize(this.size(holder)); }).observe(box);
   }
@@ -100,10 +100,10 @@ class Charts {
       return plot.data[index][i];
     };
     if (at === null || at === undefined) found.at.textContent = "";
-    else found.at.textContent = `${this.placeOf(plot.data[0][at])}${found.raw.length === 1 ? `: ${shown(value(found.raw[0][1]))}` : ""}`;
+    else found.at.textContent = `${this.placeOf(plot.data[0][at])}${found.raw.length === 1 ? `: ${this.words(found.holder.dataset.key, value(found.raw[0][1]))}` : ""}`;
     for (const word of found.legend?.querySelectorAll("b") ?? []) {
       const mine = found.raw.find(([label]) => label === word.dataset.of);
-      word.textContent = at === null || at === undefined || !mine ? "" : ` ${shown(value(mine[1]))}`;
+      word.textContent = at === null || at === undefined || !mine ? "" : ` ${this.words(found.holder.dataset.key, value(mine[1]))}`;
     }
   }
   tell(found, all, drawn, first) {
@@ -162,8 +162,8 @@ class Charts {
       found.plot?.destroy();
       found.names = wanted;
       const axis = {stroke: css("--dim"), font: "12px system-ui, sans-serif", grid: {stroke: css("--line"), width: 1}, ticks: {stroke: css("--line"), width: 1, size: 4}};
-      found.plot = new uPlot({...this.size(found.holder), padding: [8, PADDING, 0, 0], scales: {x: {time: this.time, ...(this.time ? {range: around} : {})}, y: isLog ? {distr: 3} : {}},
-        axes: [{...axis, size: 28, ...(this.time ? {space: 80, values: (_, all) => all.map(clock)} : this.x === "time" ? {space: 80, incrs: SPANS, values: (_, all) => all.map(duration)} : this.x === "epoch" ? {} : {incrs: WHOLE})}, {...axis, size: AXIS, values: (_, all) => all.map(value => value === null ? "" : shown(value))}],
+      found.plot = new uPlot({...this.size(found.holder), padding: [8, PADDING, 0, 0], scales: {x: {time: this.time, ...(this.time ? {range: around} : {})}, y: isLog ? {distr: 3} : this.isWhole ? {range: (_, least, most) => [0, most > 0 ? 1.05 * most : 1]} : {}},
+        axes: [{...axis, size: 28, ...(this.time ? {space: 80, values: (_, all) => all.map(clock)} : this.x === "time" ? {space: 80, incrs: SPANS, values: (_, all) => all.map(duration)} : this.x === "epoch" ? {} : {incrs: WHOLE})}, {...axis, size: AXIS, values: (_, all) => all.map(value => value === null ? "" : this.words(found.holder.dataset.key, value))}],
         series: [{label: this.x}, ...series], bands, legend: {show: false}, cursor: {y: false, drag: {x: true, y: false}, sync: {key: this.time ? "time" : "all", scales: ["x", null]}},
         hooks: {draw: [plot => this.mark(plot, found)], setCursor: [plot => this.point(found, plot)]}}, data, found.holder);
       this.tell(found, all, Math.min(all.length, MOST), first);

@@ -190,9 +190,11 @@ function refresh() {
   due ??= setTimeout(async () => {
     due = null;
     const answer = await fetch(location.href, {headers: {"HX-Request": "true"}}).catch(() => null);
-    if (!answer?.ok) { refresh(); return; }
+    if (!answer?.ok) { if (!isGone(answer)) refresh(); return; }
     loadedAt = performance.now();
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    // Somebody went on with it after its end.
+    if (of.over === "1" && !source && fresh.getElementById("part")?.dataset.over === "0") { location.reload(); return; }
     for (const piece of fresh.querySelectorAll("[data-live]")) {
       const name = piece.dataset.live, old = document.querySelector(`[data-live="${name}"]`), html = piece.innerHTML;
       if (!old || sent.get(name) === html || old.innerHTML === html || old.querySelector("details[open], input:focus")) continue;
@@ -221,9 +223,18 @@ async function foretell() {
   }
   setTimeout(foretell, 15000);
 }
-let source = null;
+// What was deleted is not asked for again; who was logged out goes on once he is logged in, in another tab as well.
+let isOut = false, source = null;
+function isGone(answer) {
+  if (![401, 404].includes(answer?.status)) return false;
+  isOut = answer.status === 404;
+  link.textContent = isOut ? "This run is not there any more: it was deleted." : "You are logged out: load this page again, or log in in another tab.";
+  part?.classList.add("is-stale");
+  if (isOut) close();
+  return true;
+}
 function open() {
-  if (source || document.hidden) return;
+  if (source || document.hidden || isOut) return;
   source = new EventSource(`/api/v1/runs/${run}/stream?tail=16384${open.last ? "&after=" + open.last : ""}`);
   const on = (kind, act) => source.addEventListener(kind, event => { open.last = event.lastEventId; link.textContent = ""; part?.classList.remove("is-stale"); stale(""); act(JSON.parse(event.data)); });
   on("point", at => { if (charts) { take(at); charts.draw(); if (part) progress(at); } });
@@ -233,7 +244,12 @@ function open() {
     if (said.run.state === "DONE" && $("none")) $("none").textContent = "It has reported no metrics.";
     if (said.run.state === "DONE") { of.over = "1"; settle(); setTimeout(close, 3000); }
   });
-  source.onerror = () => { link.textContent = `The connection is lost; this is as of ${asOf()}, trying again.`; part?.classList.add("is-stale"); };
+  source.onerror = () => {
+    const isRefused = source.readyState === EventSource.CLOSED;  // a browser asks no more then
+    if (!isRefused || !link.textContent) link.textContent = `The connection is lost; this is as of ${asOf()}, trying again.`;
+    part?.classList.add("is-stale");
+    if (isRefused) { close(); refresh(); setTimeout(open, 3000); }
+  };
 }
 function close() { source?.close(); source = null; }
 // How far one task is of its steps, between two looks at the whole.
@@ -247,7 +263,7 @@ function progress(at) {
   if (left && share > 0.02 && work > 2) left.textContent = `about ${duration(work * (1 - share) / share)} left`;
 }
 // A browser has six connections to a host: a page that is not seen needs none.
-document.addEventListener("visibilitychange", () => document.hidden ? close() : of.over === "1" || open());
+document.addEventListener("visibilitychange", () => document.hidden ? close() : of.over === "1" ? refresh() : open());
 open();
 $("follow")?.addEventListener("click", () => follow(!follows));
 log.addEventListener("scroll", () => { if (isAtEnd() !== follows && !asking) follow(!follows); }, {passive: true});

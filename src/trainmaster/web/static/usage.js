@@ -1,12 +1,14 @@
 "use strict";
 // What tasks and the operating system of the machine use, over time; anew every ten seconds while the run goes on.
 const box = document.getElementById("usage"), run = encodeURIComponent(box.dataset.run);
-const KEYS = {cpu_cores: ["CPU, cores", 1], memory_bytes: ["Memory, GB", 1e9], sent_bytes_per_s: ["Sent, MB/s", 1e6], received_bytes_per_s: ["Received, MB/s", 1e6],
-  gpus_busy: ["GPUs busy", 1], gpu_memory_bytes: ["GPU memory, GB", 1e9], cpu_percent: ["CPU, %", 1], memory_available_bytes: ["Memory free, GB", 1e9], disk_free_bytes: ["Disk free, GB", 1e9]};
-const members = new Charts(box, {x: "time", time: true}), machine = new Charts(document.getElementById("machine"), {x: "time", time: true});
+const KEYS = {cpu_cores: "CPU, cores", memory_bytes: "Memory", sent_bytes_per_s: "Sent per second", received_bytes_per_s: "Received per second",
+  gpus_busy: "GPUs busy", gpu_memory_bytes: "GPU memory", cpu_percent: "CPU, %", memory_available_bytes: "Memory free", disk_free_bytes: "Disk free"};
+const BYTES = new Set(Object.keys(KEYS).filter(key => key.includes("bytes")).map(key => KEYS[key]));
+const LOOK = {x: "time", time: true, isWhole: true, words: (key, value) => BYTES.has(key) && typeof value === "number" ? bytesOf(value) : shown(value)};
+const members = new Charts(box, LOOK), machine = new Charts(document.getElementById("machine"), LOOK);
 function add(charts, name, curves) {
-  for (const [key, [title, by]] of Object.entries(KEYS))
-    curves[key]?.forEach((value, i) => { if (value !== null) charts.add(title, name, curves.times[i], value / by); });
+  for (const [key, title] of Object.entries(KEYS))
+    curves[key]?.forEach((value, i) => { if (value !== null) charts.add(title, name, curves.times[i], value); });
 }
 async function look() {
   if (!document.hidden) {

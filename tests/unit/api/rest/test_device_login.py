@@ -64,6 +64,9 @@ def test_a_confirmed_code_becomes_a_token_once(anybody, ann, state):
     secret = anybody.post("/device/token", json=ask).json()["token"]
     who = anybody.get("/api/v1/info", headers={"authorization": f"Bearer {secret}"}).json()["caller"]
     assert (who["team"], who["scopes"]) == ("red", ["read", "run"])
+    made = {each["name"]: each["expires_at"] for each in state.access.tokens()}
+    assert len(made) == 2
+    assert len(set(made.values())) == 1, "it ends with the token, and not with the session of the browser"
     assert anybody.post("/device/token", json=ask).status_code == 404
     state.access.revoke_token("ann")
     assert anybody.get("/api/v1/info", headers={"authorization": f"Bearer {secret}"}).status_code == 401

@@ -109,6 +109,10 @@ def test_who_sees_several_budgets_begins_with_the_own_one(office):
 
 def test_a_manager_changes_roles_and_takes_people_out(office):
     manager, viewer = Browser(office, "manager"), Browser(office, "viewer")
+    asks = "workflows that member registered start nothing until somebody registers them again; runs go on."
+    assert asks in manager.text(), "who takes him out is told what ends with that"
+    made = manager.ask("POST", "/team/tokens", name="ci", scope="read")
+    assert "good for 90 days" in made.text, "the session ends in 12 hours, the token of its log-in does not"
     viewer.text("/runs")
     assert viewer.ask("POST", "/team/members/member", role="viewer").status_code == 403
     manager.does("/team/members/viewer", role="member")

@@ -63,6 +63,23 @@ def test_a_new_run_with_on_becomes_a_workflow(served):
     assert served.ask("red-read", "POST", "/new", data={"recipe": text}).status_code == 403
 
 
+def test_a_workflow_is_registered_again_on_its_page_once_who_did_it_has_left(served):
+    served.state.access.revoke_token("u")
+    served.tokens["red-both"] = served.state.access.create_token("v", ["read", "run"], "red")["token"]
+    refused = served.ask("red-both", "POST", "/workflows/nightly", data={"do": "start"})
+    assert refused.status_code == 422
+    assert "register it again" in refused.text
+    assert "*Change it* on its page does that." in refused.text
+    shown = served.ask("red-both", "GET", "/workflows/nightly").text
+    assert 'href="/new?workflow=nightly">Change it</a>' in shown
+    filled = served.ask("red-both", "GET", "/new?workflow=nightly").text
+    assert "on: [webhook, {schedule: " in filled
+    made = served.ask("red-both", "POST", "/new", data={"recipe": RECIPE, "max_usd": "5"})
+    assert (made.status_code, made.headers["location"]) == (303, "/workflows/nightly")
+    assert "by v, " in served.ask("red-both", "GET", "/workflows/nightly").text
+    assert served.ask("blue-user", "GET", "/new?workflow=nightly").status_code == 404
+
+
 def test_a_run_of_a_workflow_runs_once_if_it_is_changed(served, monkeypatch):
     monkeypatch.setattr(TeamRuns, "recipe", lambda *_: RECIPE)
     for path in ("/runs/job-red/again", "/new?again=job-red"):

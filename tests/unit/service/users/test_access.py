@@ -71,6 +71,15 @@ def test_what_is_over_revoked_mistyped_or_unknown_is_nobodys(of_home, clock):
         of_home.by_token(token)
 
 
+def test_what_is_made_in_a_browser_ends_with_the_token_of_its_log_in_and_not_with_the_session(of_home, clock):
+    first = of_home.create_token("me", ["read", "manage"])
+    who = of_home.by_session(of_home.open_session(of_home.by_token(first["token"])))
+    assert who.expires_at < first["expires_at"]
+    clock[0] += 60
+    made = of_home.create_token("ci", ["read"], maker=who)
+    assert made["expires_at"] == first["expires_at"]
+
+
 def test_a_session_ends_with_its_token_its_time_or_its_user(of_home, clock):
     who = of_home.by_token(of_home.create_token("ci", ["read"])["token"])
     by_token, by_time, by_user = (of_home.open_session(who) for _ in range(3))
