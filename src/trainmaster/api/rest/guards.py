@@ -51,7 +51,7 @@ _HEADERS: Final = (
 )
 _ALIVE: Final = "/healthz"
 #: What the page of a new run asks while one types: it looks, and changes nothing.
-_LOOKS: Final = ("/new/recipe", "/new/estimate", "/new/dry-run")
+_LOOKS: Final = ("/new/recipe", "/new/convert", "/new/estimate", "/new/dry-run")
 _NAMES: Final = "If that is a name of it, its owner starts it with --url https://NAME, once for each name."
 #: HTTP status of a websocket.
 _OPENED: Final = 101
