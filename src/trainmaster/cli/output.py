@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from trainmaster.spec.errors import TrainmasterError, UsageError, fails_as
 from trainmaster.spec.metric_names import TOTAL_STEPS, in_order, says_how_good
 from trainmaster.spec.redaction import redacted
-from trainmaster.spec.states import EndReason
+from trainmaster.spec.states import EndReason, counted_ends
 from trainmaster.spec.units import QUOTE_RESOLUTION, counted, dollars, format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -211,6 +211,9 @@ def quote_text(quote: Mapping[str, Any], bill_usd: float = 0.0) -> str:
     'quote: 1 min (50 s to 1 min 15 s), $0: not kept (it cost more: $0.50)'
     >>> quote_text({**said, "kept": False, "actual": {"time_s": 80, "cost_usd": 3e-7}})
     'quote: 1 min (50 s to 1 min 15 s), $0: not kept (it took more: 1 min 20 s)'
+    >>> actual = {"time_s": 80, "cost_usd": 0, "failed_attempts": {"OOM": 2}}
+    >>> quote_text({**said, "kept": False, "actual": actual}).partition("kept ")[2]
+    '(it took more: 1 min 20 s, attempts failed: 2 OOM)'
     >>> quote_text({**said, "kept": False, "actual": {"time_s": 60, "cost_usd": 0}})
     'quote: 1 min (50 s to 1 min 15 s), $0: not kept (the run did not succeed)'
     >>> quote_text({**said, "kept": True, "actual": {"time_s": 60, "cost_usd": 0.0}}, bill_usd=0.5)
@@ -229,7 +232,10 @@ def quote_text(quote: Mapping[str, Any], bill_usd: float = 0.0) -> str:
             for key, verb, text in (("time_s", "took", format_duration), ("cost_usd", "cost", dollars))
             if _is_beyond(quote[key], actual[key], is_less=quote["kept"])
         ]
-        told += ["the run did not succeed"] if quote["kept"] is False and not told else []
+        if quote["kept"] is False and not told:
+            told.append("the run did not succeed")
+        elif failed := actual.get("failed_attempts"):
+            told.append(f"attempts failed: {counted_ends(failed)}")
         told += [quote["passed"]] if "passed" in quote else []
         if (later_usd := bill_usd - actual["cost_usd"]) > QUOTE_RESOLUTION:
             told.append(f"{dollars(later_usd)} of the bill came after its end")

@@ -35,6 +35,7 @@ from trainmaster.cli.output import (
     verdict_lines,
 )
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.states import counted_ends
 from trainmaster.spec.units import counted
 
 if TYPE_CHECKING:
@@ -133,9 +134,9 @@ def _overview_lines(seen: Mapping[str, Any]) -> list[str]:
         far = [f"{100 * run['progress']:.0f} %"] if "progress" in run else []
         far += [f"{duration(run['left_s'])} left"] if "left_s" in run else []
         lines += [f"running: {run['run']}: {', '.join(far)}"] if far else []
-    ended = [f"{its['runs']} {reason}" for reason, its in seen["ended"].items()]
+    ended = counted_ends({reason: its["runs"] for reason, its in seen["ended"].items()})
     usd = sum(its["usd"] for its in seen["ended"].values())
-    lines += [f"ended within a day: {', '.join(ended)}, {bill(usd)}"] if ended else []
+    lines += [f"ended within a day: {ended}, {bill(usd)}"] if ended else []
     month, quotes = seen["month"], seen["quotes"]
     if month["spent_usd"]:
         of = f" of {bill(month['monthly_usd'])}" if month["monthly_usd"] is not None else ""

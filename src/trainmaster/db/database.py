@@ -440,6 +440,11 @@ class Database:
         """True if a person ever ended it (cancel, Ctrl-C, a no to it), also if it was resumed then."""
         return bool(self.read(quote_rows.cancelled_query(run).limit(1)))
 
+    def failed_attempts(self, run: str) -> dict[str, int]:
+        """How many of its attempts ended in each way that is no success, most of them first."""
+        rows = self.read(quote_rows.failed_attempts_query(run))
+        return {row["reason"]: row["attempts"] for row in rows}
+
     record_outcome = transaction(quote_rows.put_outcome)
 
     # --- clusters -----------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 from trainmaster.dataclass import dataclass
 from trainmaster.db import tables as t
 from trainmaster.db.events import storable
-from trainmaster.spec.states import EndReason, State
+from trainmaster.spec.states import FINISHED, EndReason, State
 
 #: Older measurements of the same thing are of little interest.
 MEASUREMENTS = 100
@@ -218,6 +218,15 @@ def cancelled_query(run: str) -> sa.Select[Any]:
     column = t.event.c
     is_end = column.kind == "run", column.after == State.DONE
     return sa.select(column.id).where(column.run_id == run, *is_end, column.reason.in_(_BY_HAND))
+
+
+def failed_attempts_query(run: str) -> sa.Select[Any]:
+    """How its attempts that were made in vain have ended, and how many ended so, most of them first."""
+    column = t.attempt.c
+    mine = sa.select(t.experiment.c.id).where(t.experiment.c.run_id == run)
+    count = sa.func.count().label("attempts")
+    found = sa.select(column.reason, count).group_by(column.reason).order_by(count.desc(), column.reason)
+    return found.where(column.experiment_id.in_(mine), column.reason.not_in(FINISHED))
 
 
 def judged_query() -> sa.Select[Any]:

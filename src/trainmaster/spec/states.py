@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -64,6 +65,15 @@ class EndReason(StrEnum):
     def is_free_retry(self) -> bool:
         """True if it was not the task's fault: another attempt is free."""
         return self in (EndReason.NODE_LOST, EndReason.PREEMPTED)
+
+
+def counted_ends(ends: Mapping[str, int]) -> str:
+    """How many ended in which way, for people.
+
+    >>> counted_ends({EndReason.NODE_LOST: 2, EndReason.USER_ERROR: 1})
+    '2 NODE_LOST, 1 USER_ERROR'
+    """
+    return ", ".join(f"{count} {reason}" for reason, count in ends.items())
 
 
 class Overuse(StrEnum):

@@ -12,7 +12,7 @@ from typing import Any, Final
 from trainmaster.dataclass import dataclass, field
 from trainmaster.service.runs.highlights import TaskLine
 from trainmaster.spec.log_normal import left_s
-from trainmaster.spec.states import EndReason
+from trainmaster.spec.states import EndReason, counted_ends
 from trainmaster.spec.units import QUOTE_RESOLUTION
 from trainmaster.web.rendering import duration, usd
 
@@ -159,7 +159,10 @@ class RunHeader:
             kept = "it does not hold any more" if passed and not is_over else kept
             said = f"quote {interval}: {'beyond it' if is_beyond else kept}"
             said += f"; {passed}" * bool(passed)
-            judged_usd = (quoted.get("actual") or {}).get("cost_usd", status["cost_usd"])
+            actual = quoted.get("actual") or {}
+            if quoted.get("outside") == "late" and (failed := actual.get("failed_attempts")):
+                said += f"; attempts failed: {counted_ends(failed)}"
+            judged_usd = actual.get("cost_usd", status["cost_usd"])
             if is_over and status["cost_usd"] - judged_usd > QUOTE_RESOLUTION:
                 said += f"; {usd(status['cost_usd'] - judged_usd)} of the bill came after its end"
         waits = "queued" in status or not status.get("driver")

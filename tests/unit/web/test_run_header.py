@@ -65,6 +65,18 @@ def test_what_machines_cost_after_the_end_is_said_beside_a_quote_that_does_not_c
     assert said(cost_usd=0.5).quote.endswith(": kept")
 
 
+def test_a_quote_that_was_late_says_which_attempts_failed():
+    late = status(150.0, state="DONE", kept=False, outside="late")
+    late["quote"]["actual"] = {
+        "time_s": 150.0,
+        "cost_usd": 0.0,
+        "failed_attempts": {"NODE_LOST": 2, "OOM": 1},
+    }
+    assert RunHeader.of(late, {"train": 100}, []).quote.endswith(
+        ": not kept; attempts failed: 2 NODE_LOST, 1 OOM"
+    )
+
+
 @pytest.mark.parametrize(
     ("seconds", "more", "said", "is_beyond"),
     [

@@ -127,6 +127,10 @@ def quote_summary(database: Database, run: str) -> dict[str, Any] | None:
     by_hand = is_over and main["kept"] is None
     passed = json.loads(database.forecast_of(run) or "{}").get("passed", {})
     why = "" if is_over and main["kept"] else "; ".join(passed.values())
+    actual: dict[str, Any] = {"time_s": main["time_s"], "cost_usd": main["cost_usd"] or 0.0}
+    is_broken = is_over and not by_hand and not main["kept"]
+    if is_broken and (failed := database.failed_attempts(run)):
+        actual["failed_attempts"] = failed
     return {
         "kind": promise.kind,
         "time_s": promise.time_s.as_dict(),
@@ -137,7 +141,7 @@ def quote_summary(database: Database, run: str) -> dict[str, Any] | None:
         "outside": promise.outside(main["time_s"], main["cost_usd"] or 0.0)
         if is_over and not by_hand
         else None,
-        "actual": {"time_s": main["time_s"], "cost_usd": main["cost_usd"] or 0.0} if is_over else None,
+        "actual": actual if is_over else None,
         **({"passed": why} if why else {}),
     }
 

@@ -57,6 +57,9 @@ class Store:
     def run_row(self, _run):
         return {"state": self.state}
 
+    def failed_attempts(self, _run):
+        return {}
+
     def was_cancelled(self, _run):
         return self.by_hand
 

@@ -9,6 +9,7 @@ from sqlalchemy import text
 
 from trainmaster.advisor.quote.interval import Interval
 from trainmaster.db import AcceptedRun, ActualOutcome, Database, NewQuoteRow, RunChange
+from trainmaster.db import tables as t
 from trainmaster.service.quotes.quote_record import QuoteRecord, quote_summary, record_outcomes
 from trainmaster.service.quotes.score import Score, binomial_interval, job_of, outcomes, report, score_line
 from trainmaster.spec.states import EndReason, State
@@ -70,6 +71,20 @@ def test_a_run_that_failed_is_not_kept_and_says_nothing_of_the_interval(database
     ended(database, "bad", 60.0, reason=EndReason.OOM)
     score = Score.of(outcomes(database, "h"))
     assert (score.runs, score.kept, score.judged, score.inside) == (2, 1, 1, 1)
+
+
+def test_a_quote_that_was_not_kept_tells_which_attempts_failed(database):
+    for name, time_s in (("late", 101.0), ("kept", 60.0)):
+        ended(database, name, time_s)
+        experiment = database.read(t.experiment.select().filter_by(run_id=name))[0]["id"]
+        ends = [EndReason.OOM, EndReason.NODE_LOST, EndReason.NODE_LOST, EndReason.SUCCEEDED, None]
+        rows = [
+            {"experiment_id": experiment, "task": 0, "number": number, "reason": reason, "opened_at": 1.0}
+            for number, reason in enumerate(ends, 1)
+        ]
+        database.execute(t.attempt.insert().values(rows))
+    assert quote_summary(database, "late")["actual"]["failed_attempts"] == {"NODE_LOST": 2, "OOM": 1}
+    assert "failed_attempts" not in quote_summary(database, "kept")["actual"]
 
 
 def test_a_run_that_a_person_has_ended_says_nothing_though_it_was_resumed(database):
