@@ -378,7 +378,7 @@ class JsonObject:
     def commit(self, lease, changes, now):
         self.sizes.append(sum(run_files.sizes(self.database, self.run).values()))
 
-    renew = stop_wanted = want_stop = approvals = None
+    renew = stop_wanted = want_stop = approvals = cancelled_tasks = None
 
 
 class Tasks:
