@@ -86,7 +86,10 @@ _VERBS: Final = {
     "cp": ("copying.cp", "Copy a file or directory from where a member works, or to there."),
     "clusters": ("clusters.app", "List what is rented now, or end what no run uses."),
     "image": ("image.app", "Images of machines with what `setup` and `container` put there, made once."),
-    "models": ("models.app", "List the models that tasks left, get one, give them names."),
+    "models": (
+        "models.app",
+        "List the models that tasks left (`models RUN`: those of one), get one, give them names.",
+    ),
     "metrics": ("metrics.app", "Give what tasks have reported to other tools."),
     "tensorboard": (
         "apps.tensorboard",

@@ -66,7 +66,7 @@ def none_fits(client: ClientProtocol, where: str) -> str:
     unknown = [each.name for each in asked if not client.listed(1, where=str(each))["runs"]]
     known = [*FIELDS, *_names_there(client)] if unknown else []
     for name in unknown:
-        near = nearest(name, known)
+        near = "state" if name == "reason" else nearest(name, known)  # that is what JSON calls it
         said += f"\nno run has {name!r}" + (f": did you mean {near!r}?" if near else "")
     return said
 

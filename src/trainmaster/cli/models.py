@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     cls=DefaultGroup,
-    help="List the models that tasks left, get one, give them names.",
+    help="List the models that tasks left (`models RUN`: those of one), get one, give them names.",
     invoke_without_command=True,
 )
 
@@ -41,7 +41,9 @@ def list_models(
         print_json({"models": [asdict(model) for model in models]})
         return
     if not models:
-        say("no models yet: tasks leave them in TRAINMASTER_OUTPUT_DIR")
+        is_over = run is not None and client.brief(client.resolve(run))["state"] == "DONE"
+        none = "it left no model" if is_over else "no models yet"
+        say(f"{none}: what a task writes into TRAINMASTER_OUTPUT_DIR becomes one")
         return
     has = any(m.parameters for m in models)
     rows = [

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from trainmaster.cli.output import say
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import TrainmasterError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -144,16 +145,30 @@ def open_client(
     return client
 
 
+def _refuse_run(name: str) -> None:
+    """Say how a run is begun once more, to who names it where a file is wanted."""
+    run = ""
+    if "/" not in name:
+        with suppress(TrainmasterError):  # who reads the file says what is wrong
+            run = open_client(makes=False, goes_on=False).resolve(name)
+    if run:
+        again = f"`trainmaster export {run} {run}.capsule`, then `trainmaster run {run}.capsule`"
+        raise UsageError(f"{name} is a run, and no file", f"{again}, with --set for what is to change.")
+
+
 def unpacked(file: Path) -> Path:
     """The recipe in a capsule, whose notes are told; what is no capsule stays.
 
     Raises:
-        UsageError: it is damaged, or a later Trainmaster has written it.
+        UsageError: it is damaged, or a later Trainmaster has written it; or there is a run of that name.
     """
     try:
         with file.open("rb") as opened:
             if opened.read(4) != b"PK\x03\x04":
                 return file
+    except FileNotFoundError:
+        _refuse_run(str(file))
+        return file
     except OSError:  # as of a directory: who reads it says what is wrong
         return file
     from trainmaster.service import Home

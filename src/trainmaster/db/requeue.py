@@ -38,6 +38,7 @@ def requeue_rows(connection: Connection, run: str, now: float) -> None:
             try_at=0,
             saving_usd=0,
             end_reason=None,
+            started_at=None,
             ended_at=None,
         )
     )

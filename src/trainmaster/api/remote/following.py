@@ -13,6 +13,7 @@ from trainmaster.api.remote.streaming import ServerMessage
 from trainmaster.api.results import Event, LogQuery
 from trainmaster.spec.errors import NotFoundError
 from trainmaster.spec.states import EndReason, State
+from trainmaster.spec.topics import MODEL_PROMOTED, NOT_PROMOTED
 
 if TYPE_CHECKING:
     from trainmaster.service.driving.run_news import Happening, RunNews, RunView
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 _VIEW_S: Final = 2.0
 _ATTEMPT: Final = ("experiment", "task", "attempt")
 _LABEL: Final = re.compile(rb"[^ ]+/\d+#\d+ [^ ]+ \| ")
+
+#: Notes that the last lines of a run have, too.
+_AT_THE_END: Final = (MODEL_PROMOTED, NOT_PROMOTED)
 
 
 def first_members(recipe: Recipe) -> dict[str, str]:
@@ -144,7 +148,7 @@ class RunFollower:
             event = Event.of(row)
             if event.kind == "experiment" and event.after is State.WAITING and event.message:
                 yield Note(f"{event.experiment}: {event.message}", event.experiment)
-            elif event.kind == "note":
+            elif event.kind == "note" and row.get("topic") not in _AT_THE_END:
                 yield Note(event.message, event.experiment, event.task, event.attempt, event.reason)
             elif event.kind == "experiment" and event.after in (State.RUNNING, State.DONE):
                 status = status or self._status()

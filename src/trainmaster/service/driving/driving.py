@@ -348,6 +348,7 @@ class Driving:
                 opened.database, opened.home, session.recipe, snapshot, row["team"], load
             ),
             elapsed=driven_clock(row["earlier_s"], began),
+            earlier_s=row["earlier_s"],
             slots=backend.slots,
             costs=backend.costs,
             score=score,

@@ -44,8 +44,8 @@ def _told_endpoint(database: Database, row: RowMapping, replicas: list[dict[str,
 
 def _path(database: Database, row: RowMapping) -> str:
     """Where it is asked for its model, below its address; empty if it has a command of its own."""
-    stored = json.loads(database.run_row(row["run_id"])["recipe"])["experiments"][row["experiment"]]
-    return path_of_model(stored["command"])
+    stored = json.loads(database.run_row(row["run_id"])["recipe"]).get("experiments", {})
+    return path_of_model(stored.get(row["experiment"], {}).get("command", ""))
 
 
 def _may_sleep(database: Database, row: RowMapping) -> bool:

@@ -18,7 +18,7 @@ from trainmaster.db.row_values import columns
 from trainmaster.service.models.model_names import find_model
 from trainmaster.service.runs.lineage import lineage
 from trainmaster.service.runs.run_names import OWN_AT_HOME, resolve_run
-from trainmaster.service.runs.stored_recipe import recipe_text
+from trainmaster.service.runs.stored_recipe import recipe_texts
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.model_reference import ANY_VERSION, ModelReference, checked_alias, checked_name
 
@@ -190,7 +190,9 @@ class Registry:
             a: a reference with ``@``, or a model of a run: ``RUN``, ``RUN/EXPERIMENT/TASK``.
             b: the other one, written as ``a`` is.
         """
-        return diff(self._described(a), self._described(b))
+        sides = self._described(a), self._described(b)
+        texts = recipe_texts([side.pop("row") for side in sides])
+        return diff(*({**side, "recipe": text} for side, text in zip(sides, texts, strict=True)))
 
     def _described(self, text: str) -> dict[str, Any]:
         found = self.version(text) if "@" in text else self._model(text)
@@ -198,7 +200,7 @@ class Registry:
             "model": text,
             "metrics": found["metrics"],
             "parameters": found["parameters"],
-            "recipe": recipe_text(self._database.run_row(found["run"])),
+            "row": self._database.run_row(found["run"]),
             **self.lineage(found),
         }
 

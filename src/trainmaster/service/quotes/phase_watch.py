@@ -41,6 +41,7 @@ class PhaseWatch:
         elapsed: for how long the run has been driven at a Unix time.
         load: of this machine as the run began.
         services: experiments that make no steps, but serve.
+        earlier_s: for how long others have driven the run before.
     """
 
     def __init__(
@@ -53,7 +54,9 @@ class PhaseWatch:
         elapsed: Callable[[float], float],
         load: float | None = None,
         services: Iterable[str] = (),
+        earlier_s: float = 0.0,
     ) -> None:
+        self._earlier_s = earlier_s
         self._database = database
         self._run = run
         self._stepless, self._services = stepless, frozenset(services)
@@ -243,7 +246,9 @@ class PhaseWatch:
         else:
             seen = []
         first = before == PhaseProgress(expected=before.expected)  # it has done so from the beginning
-        begun = [*map(self._elapsed, seen)] or [self._waited.get(experiment.name, 0.0)] * first
+        ran = any(task.started_at is not None for task in tasks)  # else all before was another try
+        waited = max(self._waited.get(experiment.name, 0.0), 0.0 if ran else self._earlier_s)
+        begun = [*map(self._elapsed, seen)] or [waited] * first
         return max(min([self._elapsed(now), *begun]), before.since)
 
     def _late(self, name: str, now: float) -> Iterable[Note]:

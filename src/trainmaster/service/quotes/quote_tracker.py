@@ -82,6 +82,7 @@ class QuoteTracker:
         where: what an attempt runs on, by its id; None: what its experiment does.
         load: of this machine as the driver began.
         others_s: seconds that other jobs took; None: that is told already.
+        earlier_s: for how long others have driven the run before.
         told_before: lines of earlier drivers of the run: no warning is given twice.
 
     Attributes:
@@ -104,8 +105,9 @@ class QuoteTracker:
         told_before: Collection[str] = (),
         load: float | None = None,
         others_s: Callable[[], Sequence[float]] | None = None,
+        earlier_s: float = 0.0,
     ) -> None:
-        self._database = database
+        self._database, self._earlier_s = database, earlier_s
         self._others_s = others_s
         self._told_before, self._load = told_before, load
         self._recipe = recipe
@@ -224,6 +226,7 @@ class QuoteTracker:
             self._watch = PhaseWatch(
                 self._database, self._run, self._lengths.stepless, self._place.has_machines,
                 self._expected, self._elapsed, self._load, self._lengths.services,
+                self._earlier_s,
             )  # fmt: skip
         return self._watch
 

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.service.runs.curves import stated_goals
-from trainmaster.service.runs.stored_recipe import recipe_text, stored_recipe
+from trainmaster.service.runs.stored_recipe import recipe_texts, text_as_sent
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.metric_names import in_order
-from trainmaster.spec.node import written
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -66,7 +65,7 @@ def compare(found: TeamRuns, runs: Sequence[str]) -> dict[str, Any]:
         )
     compared = [_run(found, run) for run in ids]
     rows = [found.row(run) for run in ids]
-    recipes = _recipes(rows)
+    recipes = recipe_texts(rows)
     goals = {key: goal for each in compared for key, goal in each.pop("goals").items()}
     stored = [each for row in rows for each in json.loads(row["recipe"])["experiments"].values()]
     stated = [key for each in stored for key in stated_goals(each) if key in goals]
@@ -90,7 +89,7 @@ def _code_changes(found: TeamRuns, before: RowMapping, after: RowMapping) -> lis
     if Path(before["code_path"]).name == Path(after["code_path"]).name:
         return []
     old, new = (found.code(row["id"]) for row in (before, after))
-    recipes = {_sent(row).encode() for row in (before, after)} - {b""}
+    recipes = {text_as_sent(row).encode() for row in (before, after)} - {b""}
     return code_changes(old, new, recipes) if old and new else None
 
 
@@ -111,16 +110,6 @@ def _input_changes(
             if old.get(name) != new.get(name)
         )
     return found
-
-
-def _sent(row: RowMapping) -> str:
-    return str(json.loads(row["recipe"]).get("source_text", ""))
-
-
-def _recipes(rows: Sequence[RowMapping]) -> list[str]:
-    """As they were sent; if more was said of one (`--set`), all in one form, so that keys alone differ."""
-    told = [recipe_text(row) for row in rows]
-    return told if told == [*map(_sent, rows)] else [written(stored_recipe(row).tree()) for row in rows]
 
 
 def recipe_diff(before: str, after: str, before_name: str, after_name: str) -> list[str]:

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.spec.errors import StoreError
+from trainmaster.spec.node import written
 
 if TYPE_CHECKING:
     from trainmaster.db import Database
@@ -70,4 +71,29 @@ def recipe_text(row: Mapping[Any, Any]) -> str:
     told = json.loads(row["recipe"])
     if any(told.get(key) for key in ("overrides", "configured", "included")):
         return stored_recipe(row).as_yaml()
-    return str(told.get("source_text", ""))
+    return text_as_sent(row)
+
+
+def text_as_sent(row: Mapping[Any, Any]) -> str:
+    """The file of a run's recipe, without what else was said."""
+    return str(json.loads(row["recipe"]).get("source_text", ""))
+
+
+def recipe_texts(rows: Sequence[Mapping[Any, Any]]) -> list[str]:
+    """As they were sent, with their comments; in one form, so that keys alone differ, where that tells less.
+
+    So where more was said of one (`--set`), or one was written by ``export``.
+    """
+    told = [recipe_text(row) for row in rows]
+    if told == [*map(text_as_sent, rows)] and len(set(told)) == 1:
+        return told
+    alike = [written(stored_recipe(row).tree()) for row in rows]
+    if told != [*map(text_as_sent, rows)] or 0 < _differing(alike) < _differing(told):
+        return alike
+    return told
+
+
+def _differing(texts: Sequence[str]) -> int:
+    """How many lines of texts the first one does not have."""
+    first = set(texts[0].splitlines())
+    return sum(line not in first for text in texts[1:] for line in text.splitlines())

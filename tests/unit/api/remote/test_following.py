@@ -51,6 +51,16 @@ def test_what_fails_of_a_grid_is_told_with_its_parameters():
     assert [each.parameters for each in news.happened] == [{"a": 5}]
 
 
+def test_what_is_told_at_the_end_is_no_news_before():
+    at = {"run": "job-1", "at": 1.0, "kind": "note", "experiment": "main", "message": "promoted: m@c"}
+    at |= {"before": None, "after": None, "reason": None, "task": None, "attempt": None}
+    events = [{**at, "id": 1, "topic": "model.promoted"}, {**at, "id": 2, "topic": None, "message": "a note"}]
+    (news,) = RunFollower(RECIPE, dict, 60.0).follow(
+        iter([ServerMessage("state", {"run": {"state": "DONE"}, "events": events})])
+    )
+    assert [each.message for each in news.happened] == ["a note"]
+
+
 def test_of_a_run_that_was_resumed_only_what_is_new_is_told():
     rows = [
         moved(1, 0, "WAITING", "PLANNED"),

@@ -44,6 +44,7 @@ class World:
             lambda: {"train": [("machines", (5, 6, 8)), ("setup", (5, 6, 8)), ("steps", (20, 25, 30))]},
             driven_clock(earlier_s, began),
             services=services,
+            earlier_s=earlier_s,
         )
 
     def look(self, at):
@@ -80,6 +81,15 @@ def test_what_tasks_did_while_nothing_drove_them_is_no_staging():
     assert world.look(11.5) == []
     assert dict(world.course.took) == {"staging": 1.0, "first step": 2.0}
     assert (world.course.now, world.course.since) == ("steps", 3.0)
+
+
+def test_what_an_earlier_try_took_is_no_staging_of_the_one_that_goes_on():
+    world = World(earlier_s=30.0, began=BEGAN + 300)
+    world.has_machines = True
+    world.look(301)
+    world.step(305)
+    world.look(306)
+    assert dict(world.course.took) == {"staging": 5.0}
 
 
 def test_late_steps_are_told_until_a_quote_is_binding_also_by_the_next_driver():
