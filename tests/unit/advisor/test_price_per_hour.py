@@ -1,5 +1,7 @@
 """``budget.per_hour`` holds for all machines that may be there at the same time."""
 
+import itertools
+import random
 from dataclasses import replace
 
 import pytest
@@ -12,7 +14,6 @@ from trainmaster.advisor.quote.choosing import QuoteLimits
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.advisor.quote.quoting import make_quote
 from trainmaster.spec.hardware import Hardware
-from trainmaster.spec.processor_limit import TooMuchWorkError, processor_limit
 
 V100, T4 = offer("p3.2xlarge", 3.06), offer("t4", 0.5, gpu="T4")
 FASTEST = {"time_weight": 1.0, "cost_weight": 0.0}
@@ -112,10 +113,32 @@ def test_what_is_too_late_is_not_said_to_be_too_dear():
     assert "at the same time" not in str(caught.value)
 
 
-def test_a_graph_whose_price_takes_for_ever_ends_where_there_is_a_limit():
-    """Each of one row waits for all but one of the other: too many sets of them may be side by side."""
+def test_any_graph_costs_what_the_dearest_set_side_by_side_does():
+    """Each of one row waits for all but one of the other: there are very many such sets."""
     names = [f"{row}{n}" for row in "ab" for n in range(60)]
-    after = {f"b{n}": [f"a{m}" for m in range(60) if m != n] for n in range(60)}
-    before = ancestors({name: after.get(name, []) for name in names})
-    with pytest.raises(TooMuchWorkError), processor_limit(0.05, "Write less."):
-        most_at_once(dict.fromkeys(names, 1.0), {name: [name] for name in names}, before)
+    before = ancestors(
+        {f"b{n}": [f"a{m}" for m in range(60) if m != n] for n in range(60)} | dict.fromkeys(names[:60], ())
+    )
+    usd = {name: 1.0 + (name[0] == "b") for name in names}
+    assert most_at_once(usd, {name: [name] for name in names}, before) == pytest.approx(120.0)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_price_of_what_is_side_by_side_is_that_of_trying_all_sets(seed):
+    rng = random.Random(seed)
+    names = [f"e{i}" for i in range(rng.randint(1, 9))]
+    before = ancestors(
+        {name: [each for each in names if each < name and rng.random() < 0.3] for name in names}
+    )
+    serves = {}
+    for name in names:
+        serves.setdefault(rng.choice("abcdefgh"), []).append(name)
+    usd = {cluster: rng.choice([0.0, 0.1, 1.0, 3.0]) for cluster in serves}
+
+    def follows(later, earlier):
+        return all(set(serves[earlier]) <= before[name] for name in serves[later])
+
+    sets = (some for count in range(len(usd) + 1) for some in itertools.combinations(usd, count))
+    apart = [some for some in sets if not any(follows(*pair) for pair in itertools.permutations(some, 2))]
+    most = max(sum(usd[cluster] for cluster in some) for some in apart)
+    assert most_at_once(usd, serves, before) == pytest.approx(most)

@@ -6,9 +6,10 @@ What a cluster costs that is there for so long.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property, reduce
 from graphlib import TopologicalSorter
+from operator import and_
 from typing import Final
 
 import numpy as np
@@ -26,6 +27,8 @@ from trainmaster.spec.processor_limit import check_processor_limit
 
 #: How often checkpoints are taken where the recipe says nothing.
 CHECKPOINT_EVERY_S: Final = 60.0
+#: Of all prices, less is rounding.
+_LEAST_USD: Final = 1e-12
 
 
 @dataclass(frozen=True)
@@ -136,32 +139,74 @@ def most_at_once(
     >>> most_at_once({"x": 3.0, "y": 2.0, "z": 1.0}, {"x": ["a"], "y": ["b"], "z": ["c"]}, chain)
     4.0
     """
+    bits = {name: 1 << number for number, name in enumerate(before)}
+    serving = [sum(bits[name] for name in serves[cluster]) for cluster in usd_per_hour]
+    ended = {name: sum(bits[each] for each in earlier) for name, earlier in before.items()}
+    have_ended = [reduce(and_, (ended[name] for name in serves[cluster])) for cluster in usd_per_hour]
+    follows = np.array([[mine & ~later == 0 for later in have_ended] for mine in serving], dtype=bool)
+    prices = np.array([*usd_per_hour.values()], dtype=float)
+    check_processor_limit()
+    return max(float(prices.sum() - _given_on(prices, follows)), float(prices.max(initial=0.0)))
 
-    def follows(later: str, earlier: str) -> bool:
-        return all(set(serves[earlier]) <= before[name] for name in serves[later])
 
-    def heaviest(left: Sequence[str]) -> float:
-        if not left:
-            return 0.0
+def _given_on(prices: Floats, follows: NDArray[np.bool_]) -> float:
+    """The most that clusters may give on of what they cost, to those that follow, each up to its own price.
+
+    What is left is what the dearest clusters side by side cost (Dilworth, with weights). It is a maximal
+    flow, along shortest ways (Edmonds and Karp).
+
+    Args:
+        prices: of each cluster.
+        follows: (clusters, clusters) whether the second of a pair follows the first.
+    """
+    gives, takes, given = prices.copy(), prices.copy(), np.zeros(follows.shape)
+    for one, later in enumerate(follows):
+        wanted = takes * later
+        given[one] = np.clip(gives[one] - (np.cumsum(wanted) - wanted), 0.0, wanted)
+        gives[one] -= given[one].sum()
+        takes -= given[one]
+    least = _LEAST_USD * max(float(prices.sum()), 1.0)
+    while (way := _way(gives > least, takes > least, follows, given > least)) is not None:
         check_processor_limit()
-        one, rest = left[0], left[1:]
-        beside = [other for other in rest if not follows(one, other) and not follows(other, one)]
-        taken = usd_per_hour[one] + heaviest(beside)
-        return taken if len(beside) == len(rest) else max(taken, heaviest(rest))
+        (first, _), (_, last) = way[0], way[-1]
+        back = [(way[at + 1][0], way[at][1]) for at in range(len(way) - 1)]
+        usd = min(gives[first], takes[last], *(given[pair] for pair in back), math.inf)
+        gives[first] -= usd
+        takes[last] -= usd
+        for pair in way:
+            given[pair] += usd
+        for pair in back:
+            given[pair] -= usd
+    return float(given.sum())
 
-    def apart(names: Sequence[str]) -> Iterator[list[str]]:
-        """Groups that do not wait for each other: each is looked at by itself."""
-        left = list(names)
-        while left:
-            group, todo = [], [left.pop()]
-            while todo:
-                group.append(one := todo.pop())
-                near = [other for other in left if follows(one, other) or follows(other, one)]
-                left = [other for other in left if other not in near]
-                todo += near
-            yield sorted(group, key=names.index)
 
-    return sum(heaviest(group) for group in apart(list(usd_per_hour)))
+def _way(
+    gives: NDArray[np.bool_], takes: NDArray[np.bool_], follows: NDArray[np.bool_], given: NDArray[np.bool_]
+) -> list[tuple[int, int]] | None:
+    """The shortest way from one that has something to give to one that has something to take, as pairs.
+
+    From the taker of a pair it goes on with the giver of the next, who gives this taker less.
+    """
+    giver_of, taker_of = np.full(len(gives), -1), np.full(len(gives), -1)
+    givers, seen_givers, seen_takers = np.flatnonzero(gives), gives.copy(), np.zeros_like(takes)
+    while len(givers):
+        reached = follows[givers]
+        new = reached.any(axis=0) & ~seen_takers
+        giver_of[new] = givers[reached[:, new].argmax(axis=0)]
+        seen_takers |= new
+        if (ends := np.flatnonzero(new & takes)).size:
+            way, taker = [], int(ends[0])
+            while taker >= 0:
+                way.append((int(giver_of[taker]), taker))
+                taker = int(taker_of[giver_of[taker]])
+            return way[::-1]
+        takers = np.flatnonzero(new)
+        less = given[:, takers]
+        fresh = less.any(axis=1) & ~seen_givers
+        taker_of[fresh] = takers[less[fresh].argmax(axis=1)] if len(takers) else -1
+        seen_givers |= fresh
+        givers = np.flatnonzero(fresh)
+    return None
 
 
 def least_cap(usd_per_hour: float) -> float:

@@ -30,7 +30,12 @@ class NoFeasibleQuote(UsageError):  # noqa: N818 - the name of what happened
 
 
 def no_feasible(
-    limits: QuoteLimits, budget: float | None, deadline: float | None, nearest: tuple[float, float]
+    limits: QuoteLimits,
+    budget: float | None,
+    deadline: float | None,
+    nearest: tuple[float, float],
+    *,
+    is_cut: bool = False,
 ) -> NoFeasibleQuote:
     """The error, in words.
 
@@ -39,6 +44,7 @@ def no_feasible(
         budget: dollars that would do with this deadline.
         deadline: seconds that would do with this budget.
         nearest: seconds and dollars of the cluster that misses least.
+        is_cut: not all that might do was looked at.
     """
     asked = []
     if limits.deadline_s < math.inf:
@@ -61,7 +67,8 @@ def no_feasible(
     if not ways:
         least = _cents(nearest[1])
         hint = f"The cluster that misses least needs {_hours(nearest[0])} and {least} (with 90 % each)."
-    return NoFeasibleQuote(f"no cluster keeps {' and '.join(asked)} with 90 %", hint, budget, deadline)
+    words = "of the clusters that were looked at, none keeps" if is_cut else "no cluster keeps"
+    return NoFeasibleQuote(f"{words} {' and '.join(asked)} with 90 %", hint, budget, deadline)
 
 
 def _cents(usd: float) -> str:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainmaster.advisor.market.hourly_cost import ancestors, most_at_once
 from trainmaster.advisor.model.shapes import Floats
@@ -26,12 +27,28 @@ from trainmaster.advisor.quote.turns import (
 from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.processor_limit import check_processor_limit
 
+#: Experiments whose times were reckoned, in all plans: up to the first all changes are looked at each time,
+#: and from the second on no more are. A plan of 100 experiments that share machines takes 4 ms.
+_LOOKS_AT_ALL: Final = 60_000
+_LOOKS_AT_MOST: Final = 200_000
+#: A plan of experiments that were reckoned before takes this share of the time.
+_JOINS: Final = 0.1
+#: What a run must be allowed takes so much more, for each pair of experiments.
+_NEEDS: Final = 0.1
+#: Of many options so many are changed to, from the fastest to the slowest.
+_SPACED: Final = 5
+#: Of many prices per hour so many are looked at.
+_PRICES: Final = 64
+#: A change that gains so much of what it did once is made.
+_STILL: Final = 0.7
+#: The middle of the draws, where it changes the median.
+_MIDDLE: Final = slice(45, 55)
 #: Prices per hour are as exact as floating point is. What gains less, in seconds or dollars, gains nothing.
 _ROUNDED: Final = 1 + 1e-9
 _LEAST: Final = 1e-9
 
 
-class _Aim(Enum):
+class Aim(Enum):
     """A limit that a plan does not keep yet; in this order."""
 
     PER_HOUR = auto()
@@ -93,25 +110,30 @@ class JointPlan:
         """The median of what it must be allowed."""
         return float(np.median(self.needed_usd))
 
+    @property
+    def is_cut(self) -> bool:
+        """No more was looked at, as that takes too long: another plan may keep what this one does not."""
+        return self.of.gives_up and not self.feasible and not self.of.is_too_soon
+
     @cached_property
     def feasible(self) -> bool:
         """Both limits hold with 90 %, and the price per hour is allowed."""
-        return not any(self.breaks(aim) for aim in _Aim)
+        return not any(self.breaks(aim) for aim in Aim)
 
-    def breaks(self, aim: _Aim) -> bool:
+    def breaks(self, aim: Aim) -> bool:
         """Whether it does not keep a limit."""
         limits = self.of.limits
         match aim:
-            case _Aim.PER_HOUR:
+            case Aim.PER_HOUR:
                 is_free = limits.usd_per_hour == math.inf
                 return not is_free and self.usd_per_hour > limits.usd_per_hour * _ROUNDED
-            case _Aim.TIME:
+            case Aim.TIME:
                 return float((self.time_s <= limits.deadline_s).mean()) < SURE
-            case _Aim.COST:
+            case Aim.COST:
                 is_free = limits.budget_usd == math.inf
                 return not is_free and float((self.needed_usd <= limits.budget_usd).mean()) < SURE
 
-    def gain(self, then: JointPlan, aim: _Aim, *, at_most: bool = False) -> tuple[float, float]:
+    def gain(self, then: JointPlan, aim: Aim, *, at_most: bool = False) -> tuple[float, float]:
         """What a change gains, and what it takes: seconds for dollars; dollars (per hour) for seconds.
 
         Args:
@@ -120,12 +142,12 @@ class JointPlan:
             at_most: no less than it gains will do, where that is known sooner.
         """
         match aim:
-            case _Aim.PER_HOUR:
+            case Aim.PER_HOUR:
                 return self.usd_per_hour - then.usd_per_hour, then.typical_s - self.typical_s
-            case _Aim.TIME:
+            case Aim.TIME:
                 faster_s = self.typical_s - then.typical_s
                 return faster_s, then.typical_usd - self.typical_usd if faster_s > 0 else 0.0
-            case _Aim.COST:
+            case Aim.COST:
                 usd = float(np.median(then.least_usd)) if at_most else then.typical_needed_usd
                 return self.typical_needed_usd - usd, then.typical_s - self.typical_s
 
@@ -138,12 +160,14 @@ class PlanPart:
         time_s: (DRAWS,) of all of them.
         end_usd: (DRAWS,) what a run keeps as the last of them ends.
         chosen: their options. groups: which of them share machines.
+        course: of several.
     """
 
     time_s: Floats
     end_usd: Floats | float
     chosen: Mapping[str, Option]
     groups: Sequence[RentedGroup] = ()
+    course: JointCourse | None = None
 
     @classmethod
     def of(cls, chosen: Mapping[str, Option], after: Mapping[str, Sequence[str]]) -> PlanPart:
@@ -154,7 +178,13 @@ class PlanPart:
         course = JointCourse.of(chosen, after)
         time_s = latest([*course.ends.values()])
         end_usd = course.last(time_s, {name: option.end_usd for name, option in chosen.items()})
-        return cls(time_s, end_usd, chosen, course.groups)
+        return cls(time_s, end_usd, chosen, course.groups, course)
+
+    def deciding(self, time_s: Floats, draws: NDArray[np.int_]) -> set[str]:
+        """Experiments without which the run would end sooner in one of some draws."""
+        if self.course is not None:
+            return self.course.deciding(time_s, draws)
+        return {*self.chosen} if (self.time_s * _ROUNDED >= time_s)[draws].any() else set()
 
     @cached_property
     def cost_usd(self) -> Floats:
@@ -171,12 +201,16 @@ class PlanChoices:
     """The options of all experiments of a run, and what some of them are together; see `plan`.
 
     What a change does not touch is reckoned once: parts of the plans that were looked at last are kept.
+
+    Attributes:
+        reckoned: experiments in all that was reckoned, see `_LOOKS_AT_MOST`.
     """
 
     options: Mapping[str, Sequence[Option]]
     after: Mapping[str, Sequence[str]]
     limits: QuoteLimits
     shares_machine: bool
+    reckoned: float = field(default=0.0, init=False)
     _parts: dict[tuple[tuple[str, int], ...], PlanPart] = field(default_factory=dict, init=False)
     _earlier_parts: dict[tuple[tuple[str, int], ...], PlanPart] = field(default_factory=dict, init=False)
 
@@ -189,6 +223,16 @@ class PlanChoices:
             if len(joined) > 1:
                 self._root |= {each: name for each, of in self._root.items() if of in joined}
 
+    @property
+    def changes(self) -> int:
+        """How many there are of one experiment, at most."""
+        return sum(len(each) for each in self.options.values())
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether more would take too long."""
+        return self.reckoned >= _LOOKS_AT_MOST
+
     def forget(self) -> None:
         """Keep only the parts of the plans that were looked at since this was last called."""
         self._earlier_parts, self._parts = self._parts, {}
@@ -196,6 +240,7 @@ class PlanChoices:
     def whole(self, taken: Mapping[str, int]) -> JointPlan:
         """What one option of each is together."""
         check_processor_limit()
+        self.reckoned += len(taken) * (1.0 if self.shares_machine else _JOINS)
         if not self.shares_machine:
             parts = [self._part(names, taken) for names in self._apart(taken)]
             return JointPlan(taken, latest([part.time_s for part in parts]), parts, self)
@@ -212,16 +257,37 @@ class PlanChoices:
         waits_for: Mapping[str, Sequence[str]] = self.after
         if not self.shares_machine:
             chosen, waits_for = on_shared_machines(chosen, waits_for)
+        self.reckoned += _NEEDS * len(chosen) ** 2
         return _needed_usd(chosen, waits_for, found.cost_usd)
 
     def usd_per_hour(self, taken: Mapping[str, int]) -> float:
         """Of all machines that may be there at the same time."""
+        self.reckoned += len(taken)
         return _hourly(self._chosen(taken), self.before)
 
+    def all_below(self, aim: Aim) -> list[JointPlan]:
+        """Plans of the fastest options below each price per hour; on the own machine none is dearer."""
+        return self._all_below if aim is Aim.PER_HOUR or not self.shares_machine else []
+
     @cached_property
-    def all_below(self) -> list[JointPlan]:
-        """Plans of the fastest options below each price per hour."""
+    def _all_below(self) -> list[JointPlan]:
         return [self.whole(taken) for taken in _all_below(self.options)]
+
+    def deciding(self, now: JointPlan, aim: Aim) -> set[str]:
+        """Experiments of which a change may gain something."""
+        if aim is not Aim.TIME or self.shares_machine:
+            return {*now.taken}
+        order = np.argsort(now.time_s)
+        share = len(order) / 100
+        draws = order[int(_MIDDLE.start * share) : int(_MIDDLE.stop * share) + 1]
+        return set[str]().union(*(part.deciding(now.time_s, draws) for part in now.parts))
+
+    @cached_property
+    def is_too_soon(self) -> bool:
+        """No plan keeps the deadline: all at once on the fastest machines, there already, do not."""
+        least = {n: np.min([one.work_s for one in each], axis=0) for n, each in self.options.items()}
+        time_s = latest([*schedule(least, self.after)[1].values()])
+        return float((time_s <= self.limits.deadline_s).mean()) < SURE
 
     def _chosen(self, taken: Mapping[str, int]) -> dict[str, Option]:
         return {name: self.options[name][row] for name, row in taken.items()}
@@ -249,6 +315,7 @@ class PlanChoices:
         key = tuple((name, taken[name]) for name in names)
         found = self._parts.get(key) or self._earlier_parts.get(key)
         if found is None:
+            self.reckoned += len(names)
             found = PlanPart.of({name: self.options[name][row] for name, row in key}, self.after)
         self._parts[key] = found
         return found
@@ -265,7 +332,8 @@ def plan(
 
     Begins with the picks of the objective; while the price per hour (then the deadline, then the budget) does
     not hold, the one change that gains most of it per second (time per dollar, dollars per second) is made.
-    With one experiment that is the whole front; with several it is greedy.
+    With one experiment that is the whole front; with several it is greedy. Of many experiments not all
+    changes are looked at each time, and an end is made after some seconds: see `JointPlan.is_cut`.
 
     Args:
         options: of each experiment, those of its Pareto front, and some that cost little per hour.
@@ -276,42 +344,120 @@ def plan(
     """
     choices = PlanChoices(options, after, limits, shares_machine)
     best = choices.whole(dict(start))
-    for aim in _Aim:
+    for aim in Aim:
+        few = _FewChanges(choices, aim)
         while not best.feasible and best.breaks(aim):
             choices.forget()
-            moves = [
-                choices.whole({**best.taken, name: other})
-                for name, row in best.taken.items()
-                for other in range(len(options[name]))
-                if other != row
-            ]
-            if aim is _Aim.PER_HOUR or not shares_machine:
-                moves += choices.all_below
-            if limits.usd_per_hour < math.inf:
-                most = max(best.usd_per_hour, limits.usd_per_hour) * _ROUNDED
-                moves = [move for move in moves if move.usd_per_hour <= most]
-            if (move := _best_move(best, moves, aim)) is None:
+            looks_at_all = choices.reckoned + choices.changes * len(options) < _LOOKS_AT_ALL
+            move = _best_of_all(best, choices, aim) if looks_at_all else few.best(best)
+            if move is None:
                 break
             best = move
+        best = best if choices.reckoned < _LOOKS_AT_ALL else _without_waste(best)
     return best
 
 
-def _best_move(now: JointPlan, moves: Sequence[JointPlan], aim: _Aim) -> JointPlan | None:
+def _without_waste(best: JointPlan) -> JointPlan:
+    """A plan that not all changes were looked at for: what is not needed for the limits is taken back."""
+    choices = best.of
+    for name, row in [*best.taken.items()] if best.feasible else ():
+        for other in _spaced(choices.options[name]):
+            if other != row and not choices.gives_up:
+                then = choices.whole({**best.taken, name: other})
+                if _value(then) < _value(best) / _ROUNDED and then.feasible:
+                    best = then
+    return best
+
+
+def _value(found: JointPlan) -> float:
+    return float(found.of.limits.objective(np.array(found.typical_s), np.array(found.typical_usd)))
+
+
+def _spaced(options: Sequence[Option]) -> Sequence[int]:
+    """Of many, a few from the fastest to the slowest."""
+    number = len(options)
+    return [int(each) for each in np.unique(np.linspace(0, number - 1, min(number, _SPACED)).astype(int))]
+
+
+def _best_of_all(best: JointPlan, choices: PlanChoices, aim: Aim) -> JointPlan | None:
+    """What the best change of all makes of a plan; None where none gains anything."""
+    moves = [
+        choices.whole({**best.taken, name: other})
+        for name, row in best.taken.items()
+        for other in range(len(choices.options[name]))
+        if other != row
+    ]
+    moves += choices.all_below(aim)
+    return _best_move(best, [move for move in moves if _is_allowed(move, best)], aim)
+
+
+def _is_allowed(move: JointPlan, now: JointPlan) -> bool:
+    """No dearer per hour than is allowed, or than it is now."""
+    most = move.of.limits.usd_per_hour
+    return most == math.inf or move.usd_per_hour <= max(now.usd_per_hour, most) * _ROUNDED
+
+
+@dataclass
+class _FewChanges:
+    """Of many experiments: those changes are looked at that may gain most by what they gained before.
+
+    Once all were looked at, they are made one after the other as long as each still gains most of what it
+    did then, before all are looked at again.
+    """
+
+    choices: PlanChoices
+    aim: Aim
+    _rates: dict[tuple[str, int], float] = field(default_factory=dict, init=False)
+
+    def best(self, now: JointPlan) -> JointPlan | None:
+        """A plan after one of them; None where none gains anything, or more would take too long."""
+        while self._rates:
+            (name, row), most = max(self._rates.items(), key=lambda each: each[1])
+            del self._rates[name, row]
+            if row != now.taken[name]:
+                then, rate = self._look(now, name, row, most * _STILL)
+                if rate >= most * _STILL:
+                    return then
+        below = [each for each in self.choices.all_below(self.aim) if _is_allowed(each, now)]
+        best = _best_move(now, below, self.aim)
+        most = 0.0 if best is None else _rate(now, best, self.aim)
+        for name in self.choices.deciding(now, self.aim):
+            for row in _spaced(self.choices.options[name]):
+                if row == now.taken[name] or self.choices.gives_up:
+                    continue
+                then, rate = self._look(now, name, row, 0.0)
+                if rate > 0:
+                    self._rates[name, row] = rate
+                if rate > most:
+                    best, most = then, rate
+        return best
+
+    def _look(self, now: JointPlan, name: str, row: int, least: float) -> tuple[JointPlan, float]:
+        """A plan after one of them, and what that gains for what it takes; 0: less than it should."""
+        then = self.choices.whole({**now.taken, name: row})
+        hope = _rate(now, then, self.aim, at_most=True)
+        if hope <= least / _ROUNDED or not _is_allowed(then, now):
+            return then, 0.0
+        return then, _rate(now, then, self.aim)
+
+
+def _rate(now: JointPlan, then: JointPlan, aim: Aim, *, at_most: bool = False) -> float:
+    """What a change gains for what it takes."""
+    gained, takes = now.gain(then, aim, at_most=at_most)
+    return gained / max(takes, 1e-9) if gained > _LEAST else 0.0
+
+
+def _best_move(now: JointPlan, moves: Sequence[JointPlan], aim: Aim) -> JointPlan | None:
     """The first of those that gain most for what they take; None where none gains anything.
 
     What a move gains at most is known sooner: those that cannot be the best by that are left out.
     """
-
-    def rate(move: JointPlan, *, at_most: bool) -> float:
-        gained, takes = now.gain(move, aim, at_most=at_most)
-        return gained / max(takes, 1e-9) if gained > _LEAST else 0.0
-
-    hopes = [rate(move, at_most=True) for move in moves]
+    hopes = [_rate(now, move, aim, at_most=True) for move in moves]
     best, most = -1, 0.0
     for i in sorted(range(len(moves)), key=lambda i: -hopes[i]):
         if hopes[i] < most / _ROUNDED or hopes[i] <= 0:
             break
-        found = rate(moves[i], at_most=False)
+        found = _rate(now, moves[i], aim)
         if found > most or (found == most > 0 and i < best):
             best, most = i, found
     return moves[best] if best >= 0 else None
@@ -359,7 +505,8 @@ def _hourly(chosen: Mapping[str, Option], before: Mapping[str, set[str]]) -> flo
 def _all_below(options: Mapping[str, Sequence[Option]]) -> Iterator[Mapping[str, int]]:
     """The fastest options below each price per hour: one change alone gains nothing on shared machines."""
     medians = {name: [float(np.median(option.time_s)) for option in each] for name, each in options.items()}
-    for most in sorted({sum(option.usd_per_hour) for each in options.values() for option in each}):
+    prices = sorted({sum(option.usd_per_hour) for each in options.values() for option in each})
+    for most in prices[:: -(-len(prices) // _PRICES)]:
         below = {
             name: [row for row, option in enumerate(each) if sum(option.usd_per_hour) <= most]
             for name, each in options.items()

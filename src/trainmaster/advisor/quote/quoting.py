@@ -20,7 +20,7 @@ from trainmaster.advisor.quote.choosing import Choice, QuoteLimits, SampledCandi
 from trainmaster.advisor.quote.explaining import bought, explained
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote, no_feasible
 from trainmaster.advisor.quote.interval import Interval
-from trainmaster.advisor.quote.joint import JointPlan, plan
+from trainmaster.advisor.quote.joint import Aim, JointPlan, plan
 from trainmaster.advisor.quote.next_point import next_measurement
 from trainmaster.advisor.quote.quantiles import interval, sure
 from trainmaster.advisor.quote.quote import Alternative, ClusterShape, ExperimentQuote, Quote, Rented
@@ -488,13 +488,14 @@ def _infeasible_plan(
             "one experiment come after another.",
         )
     budget = deadline = None
-    if limits.budget_usd < math.inf:
+    if limits.budget_usd < math.inf and not best.of.is_too_soon:
         cheapest = {name: len(each) - 1 for name, each in options.items()}
         rich = plan(options, cheapest, after, replace(limits, budget_usd=math.inf), shares_machine)
         budget = float(sure(rich.needed_usd)) if rich.feasible else None
     if limits.deadline_s < math.inf:
         fastest = dict.fromkeys(options, 0)
         patient = plan(options, fastest, after, replace(limits, deadline_s=math.inf), shares_machine)
-        deadline = float(sure(patient.time_s)) if patient.feasible else None
+        would_do = [each for each in (patient, best) if not each.breaks(Aim.COST)]
+        deadline = min((float(sure(each.time_s)) for each in would_do), default=None)
     nearest = (float(sure(best.time_s)), float(sure(best.needed_usd)))
-    return no_feasible(limits, budget, deadline, nearest)
+    return no_feasible(limits, budget, deadline, nearest, is_cut=best.is_cut)

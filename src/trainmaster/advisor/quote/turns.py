@@ -10,6 +10,7 @@ from graphlib import TopologicalSorter
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainmaster.advisor.model.shapes import Floats
 from trainmaster.dataclass import dataclass
@@ -199,11 +200,13 @@ class JointCourse:
 
     Attributes:
         waits_for: which experiments each waits for, also for its turn.
+        beside: which run at the same time on the same machines.
         begins, ends: (DRAWS,) seconds of each.
         groups: those that share machines.
     """
 
     waits_for: Mapping[str, Sequence[str]]
+    beside: Mapping[str, Sequence[str]]
     begins: Mapping[str, Floats]
     ends: Mapping[str, Floats]
     groups: Sequence[RentedGroup]
@@ -251,7 +254,26 @@ class JointCourse:
                 if left[its[0]] == sum(each not in ends for each in beside[name]):  # none comes later
                     takes_s = takes_s + option.leaving_s
             begins[name], ends[name] = begin, begin + takes_s
-        return cls(waits_for, begins, ends, [_rented(chosen, names, begins, ends) for names in groups])
+        return cls(
+            waits_for, beside, begins, ends, [_rented(chosen, names, begins, ends) for names in groups]
+        )
+
+    def deciding(self, time_s: Floats, draws: NDArray[np.int_]) -> set[str]:
+        """Experiments without which one of some draws would end sooner, and what slows these down.
+
+        Args:
+            time_s: (DRAWS,) when the run ends.
+            draws: which of them.
+        """
+        must_end = dict.fromkeys(self.ends, time_s[draws])
+        found: set[str] = set()
+        for name in reversed(list(TopologicalSorter(self.waits_for).static_order())):
+            end_s, begin_s = self.ends[name][draws], self.begins[name][draws]
+            if (end_s * _ROUNDED >= must_end[name]).any():
+                found |= {name, *self.beside[name]}
+            for each in self.waits_for[name]:
+                must_end[each] = np.minimum(must_end[each], must_end[name] - (end_s - begin_s))
+        return found
 
     def last(self, time_s: Floats, usd: Mapping[str, Floats | float]) -> Floats | float:
         """(DRAWS,) of one of those that end last.
