@@ -511,3 +511,23 @@ def test_what_tasks_use_is_drawn_from_zero_in_units_that_fit(browser, site, writ
     least = page.evaluate("() => [...members.charts.values()].map(each => each.plot.scales.y.min)")
     assert set(least) == {0}
     page.context.close()
+
+
+@pytest.mark.browser
+def test_the_best_of_more_tasks_than_are_drawn_is_drawn_and_compared(browser, site):  # noqa: F811
+    site.large("crowd", 260, 2, ["loss"])
+    home, best = site.service.home, 134
+    home.attempt("crowd", "train", best, 1).metrics("worker-0").write_text('{"step": 2, "loss": 0.01}\n')
+    with contextlib.closing(sqlite3.connect(home.root / "trainmaster.db")) as database, database:
+        database.execute(
+            "UPDATE task SET metrics = ? WHERE number = ?"
+            " AND experiment_id = (SELECT id FROM experiment WHERE run_id = 'crowd')",
+            ('{"step": 2, "loss": 0.01}', best),
+        )
+    page = opened(browser, site)
+    page.goto(f"{site.url}/runs/crowd")
+    page.locator(".chart[data-key=loss] h3", has_text=f"best 0.01 train/{best}").wait_for()
+    page.goto(f"{site.url}/compare?run=crowd")
+    best_task = page.get_by_role("region", name="Best task of each run")
+    assert f"train/{best}" in best_task.inner_text()
+    page.context.close()

@@ -19,7 +19,7 @@ from trainmaster.service.runs.comparison import recipe_diff
 from trainmaster.service.runs.highlights import TaskLine
 from trainmaster.service.runs.run_details import MAX_TOLD_TASKS, RunDetails
 from trainmaster.service.teams.team_runs import TeamRuns
-from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.errors import NotFoundError, TrainmasterError
 from trainmaster.spec.labels import parsed_changes
 from trainmaster.spec.metric_names import COUNTERS, in_order, panels, says_how_good
 from trainmaster.spec.sections import RunReference
@@ -67,7 +67,7 @@ def show(request: Request, run: str, state: State, caller: Reader, found: Runs) 
     failure = first_failure(notes.bad) if failed else None
     names = {name: None for task in tasks for name in task["metrics"] if name not in COUNTERS}
     steps = {name: experiment.steps for name, experiment in recipe.experiments.items()}
-    model = _best_model(status, models["models"]) if is_over else None
+    model = _best_model(found, status, models["models"]) if is_over else None
     answer = page(
         request,
         "run_live.html" if is_part(request) else "run.html",
@@ -118,11 +118,16 @@ def _values(status: dict[str, Any], tasks: list[dict[str, Any]]) -> dict[str, An
     return {name: reports[0][name] for name in in_order(reports[0]) if says_how_good(name)}
 
 
-def _best_model(status: dict[str, Any], models: list[dict[str, Any]]) -> str | None:
+def _best_model(found: TeamRuns, status: dict[str, Any], models: list[dict[str, Any]]) -> str | None:
     """The one that is most likely wanted: the only one, or that of a search's best task."""
-    best = {(name, each["best"]["task"]) for name, each in status["experiments"].items() if each.get("best")}
-    wanted = [each for each in models if len(models) == 1 or (each["experiment"], each["task"]) in best]
-    return str(wanted[0]["model"]) if len(wanted) == 1 else None
+    if len(models) < 2:
+        return str(models[0]["model"]) if models else None
+    best = [(name, each["best"]["task"]) for name, each in status["experiments"].items() if each.get("best")]
+    left = []
+    for experiment, task in best:
+        with suppress(NotFoundError):  # it has left none
+            left.append(str(found.model(status["run"], experiment, task)["model"]))
+    return left[0] if len(left) == 1 else None
 
 
 def _failure(found: TeamRuns, run: str, task: TaskLine) -> TaskFailure:

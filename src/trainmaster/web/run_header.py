@@ -229,6 +229,10 @@ def _how_far(
             return 1.0, ""
         return parts[0] if parts else (None, _steps_of(running))
     words = f"{done:,} of {total:,} tasks"
+    lost = ("failed", "skipped", "cancelled")
+    bad = sum(each["tasks"].get(kind, 0) for each in experiments.values() for kind in lost)
+    if bad and done == total:
+        words = f"{total - bad:,} of {total:,} tasks succeeded"
     if len(parts) == 1 and under_way == 1:
         words += f", {running[0].experiment} at {parts[0][1]}"
     if len(experiments) > 1:  # of which one may take a second, and one a day

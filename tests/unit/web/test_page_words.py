@@ -103,3 +103,18 @@ def test_who_may_not_send_runs_is_not_led_to_a_new_one(site):
     page = site.browser.get("/models", headers={"authorization": f"Bearer {token}", "cookie": ""}).text
     assert 'href="/runs"' in page
     assert 'href="/new"' not in page
+
+
+def test_the_best_model_of_a_search_is_offered_however_many_came_before_it(site, monkeypatch):
+    best = TeamRuns.status
+
+    def status(self, run):
+        found = best(self, run)
+        found["experiments"]["tune"]["best"] = {"task": 20, "value": 0.1, "parameters": {}}
+        return found
+
+    listed = [{"model": f"digits-1/tune/{task}", "experiment": "tune", "task": task} for task in range(8)]
+    monkeypatch.setattr(TeamRuns, "status", status)
+    monkeypatch.setattr(TeamRuns, "models", lambda *_: {"models": listed, "next": "digits-1/tune/7"})
+    monkeypatch.setattr(TeamRuns, "model", lambda _, run, of, task: {"model": f"{run}/{of}/{task}"})
+    assert 'href="/api/v1/models/digits-1/tune/20.zip">Download the best<span' in site.page("/runs/digits-1")

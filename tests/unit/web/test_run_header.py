@@ -105,6 +105,9 @@ def test_of_many_tasks_those_that_are_over_count_and_of_several_experiments_no_s
     both = {"a": counts(), "b": counts(running=1)}
     found = RunHeader.of(status(100.0, both), {"a": None, "b": 100}, [line(50, "b")])
     assert (found.share, found.words) == (None, "1 of 2 tasks, b at step 50 of 100")
+    over = {"tune": counts(500, succeeded=440, pruned=8, failed=52)}
+    found = RunHeader.of(status(100.0, over, quote=False, state="DONE"), {"tune": 100}, [])
+    assert found.words == "448 of 500 tasks succeeded"
 
 
 LOG = """\

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import nsmallest
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.dataclass import dataclass, field
@@ -27,8 +28,10 @@ _WORDS_WITH_GOAL = _SMALLER_IS_BETTER | {
     *("acc", "accuracy", "auc", "bleu", "dice", "f1", "iou", "map", "precision", "psnr", "r2", "recall"),
     *("return", "reward", "rouge", "score", "ssim", "top1", "top5", "win"),
 }
-#: Of an experiment with more tasks so many are drawn, evenly chosen: more lines hide each other.
+#: Of an experiment with more tasks so many are drawn: more lines hide each other.
 MAX_TASKS = 200
+#: Of these so many at least are the best ones by each metric, by their last values.
+_BEST = 10
 _AXIS_POINTS = 4096
 #: Of a task that reports more metrics, the first ones: of results first.
 MAX_METRICS = 8
@@ -156,13 +159,14 @@ def run_curves(
     from trainmaster.service.runs.stored_recipe import stored_recipe
     from trainmaster.service.runs.task_reports import reports_of
 
-    recipe = stored_recipe(database.run_row(run))
+    run_row = database.run_row(run)
+    recipe, stored = stored_recipe(run_row), json.loads(run_row["recipe"])["experiments"]
     found = []
     for name in recipe.order():
         experiment, axis = recipe.experiments[name], "report"
         rows = queries.results(database, run, name)
         tasks = []
-        for row in (rows[index] for index in _evenly(len(rows))):
+        for row in (rows[index] for index in _drawn(rows, stored[name])):
             is_over = row["state"] == State.DONE
             bad = is_over and row["reason"] not in FINISHED
             places = (files.attempt(run, name, row["number"], n) for n in range(1, row["attempt"] + 1))
@@ -233,11 +237,27 @@ def tasks_of(
     return totals
 
 
-def _evenly(count: int) -> Iterable[int]:
-    """At most `MAX_TASKS` of so many."""
-    if count <= MAX_TASKS:
-        return range(count)
-    return (index * count // MAX_TASKS for index in range(MAX_TASKS))
+def _drawn(rows: Sequence[Mapping[str, Any]], stored: Mapping[str, Any]) -> Iterable[int]:
+    """Which of the tasks are drawn, at most `MAX_TASKS`: the best ones, and of the others evenly chosen ones.
+
+    >>> rows = [{"metrics": json.dumps({"loss": abs(task - 301) + 1})} for task in range(500)]
+    >>> drawn = list(_drawn(rows, {}))
+    >>> len(drawn), {300, 301, 302} <= {*drawn}, drawn[:3], drawn[-1]
+    (200, True, [0, 2, 5], 497)
+    """
+    if len(rows) <= MAX_TASKS:
+        return range(len(rows))
+    told = [json.loads(row["metrics"]) for row in rows]
+    names = in_order(dict.fromkeys(name for each in told for name in each))
+    best: set[int] = set()
+    for name in [each for each in names if has_goal(each, stored)][:MAX_METRICS]:
+        sign = 1 if goal_of(name, stored) == "min" else -1
+        values = ((each.get(name), task) for task, each in enumerate(told))
+        known = [(sign * value, task) for value, task in values if isinstance(value, int | float)]
+        best.update(task for _, task in nsmallest(_BEST, known))
+    others = [task for task in range(len(rows)) if task not in best]
+    count = MAX_TASKS - len(best)
+    return sorted(best.union(others[index * len(others) // count] for index in range(count)))
 
 
 def attempt_reports(experiment: Experiment, place: AttemptPlace) -> Iterator[Metrics]:
