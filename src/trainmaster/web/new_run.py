@@ -286,7 +286,7 @@ def estimate(request: Request, state: State, caller: Submitter, form: Filled) ->
     made: Quote | None = None
     why: list[str] = []
     try:
-        recipe = state.submissions.read(caller, form.request())
+        recipe, cap_usd = state.submissions.read(caller, form.request()), amount_of(form.budget)
     except TrainmasterError:  # said where the recipe is
         return Response(status_code=204)
     try:
@@ -294,7 +294,7 @@ def estimate(request: Request, state: State, caller: Submitter, form: Filled) ->
             made = _estimated(state, caller, recipe, form.keep_s)
     except TrainmasterError as error:  # what it starts from, and its place: nothing else has looked at them
         why = mistakes_of(error, caller)
-    return page(request, "estimate.html", made=made, why=why, cap=form.budget)
+    return page(request, "estimate.html", made=made, why=why, cap=cap_usd)
 
 
 def _estimated(state: ServerState, caller: Caller, recipe: Recipe, keep_s: float) -> Quote:

@@ -54,6 +54,19 @@ def amount_of(text: str) -> float | None:
         raise UsageError(f"{text!r} is no amount of US dollars", "Write one, such as 20.") from None
 
 
+def agreed_usd(typed: str, recipe: str) -> float | None:
+    """What somebody agrees to who sends a recipe: what he typed, else its own ``budget.total``.
+
+    Raises:
+        UsageError: it is no amount.
+
+    >>> [agreed_usd(typed, "budget: {total: $0.5}") for typed in ("", "2")], agreed_usd("", "name: a")
+    ([0.5, 2.0], None)
+    """
+    form = RecipeForm.of(recipe)
+    return amount_of(typed or (form.budget if form is not None else ""))
+
+
 #: The field of a key of the recipe, by its last part, where they are not called the same.
 _FIELD_OF: Final = {
     "total": "budget",

@@ -29,7 +29,14 @@ from trainmaster.web.figures import graph
 from trainmaster.web.log_text import LEVELS
 from trainmaster.web.log_view import LogView, LogViewQuery
 from trainmaster.web.models import leaves_answers
-from trainmaster.web.recipe_form import amount_of, key_of, mistakes_of, new_key, without_triggers
+from trainmaster.web.recipe_form import (
+    agreed_usd,
+    amount_of,
+    key_of,
+    mistakes_of,
+    new_key,
+    without_triggers,
+)
 from trainmaster.web.rendering import is_part, page, redirect
 from trainmaster.web.run_header import RunHeader, TaskFailure, cost_words, first_failure
 from trainmaster.web.searches import SearchPicture, again_from, beginning_with, narrowed
@@ -314,9 +321,9 @@ def send_again(
     problem = None
     try:
         code = state.submissions.code_of(caller, run)
-        amount = amount_of(max_usd)
+        amount_of(max_usd)
         if act == "run":
-            asked = RunRequest(recipe, code, None, amount)
+            asked = RunRequest(recipe, code, None, agreed_usd(max_usd, recipe))
             return begin(request, state, caller, asked, key_of(key, asked))
         wanted = state.submissions.read(caller, RunRequest(recipe, code))
         with_versions(state.service.of_team(caller.team or None), wanted)

@@ -19,7 +19,7 @@ from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.users.saved_views import SavedViews, as_written
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.labels import parsed_changes
-from trainmaster.web.recipe_form import amount_of, key_of, mistakes_of, new_key, without_triggers
+from trainmaster.web.recipe_form import agreed_usd, key_of, mistakes_of, new_key, without_triggers
 from trainmaster.web.rendering import PAGE_ROWS, is_part, page, redirect
 
 router = APIRouter(include_in_schema=False)
@@ -175,8 +175,8 @@ def send_again(
     refused: dict[str, str] = {}
     for each in dict.fromkeys(run or []):
         try:
-            most_usd = amount_of(max_usd)
             recipe = without_triggers(found.recipe(each))
+            most_usd = agreed_usd(max_usd, recipe)
             asked = RunRequest(recipe, state.submissions.code_of(caller, each), None, most_usd)
             once = key_of(f"{key[:32]}-{each[-30:]}", asked)  # the end of a run's name is its own
             begun[each] = state.submissions.submit(caller, asked, once)[0]

@@ -580,7 +580,7 @@ def test_a_job_is_estimated_while_it_is_filled_in_also_where_nothing_is_known(tm
         )
         rented = RENTED.replace("auto", "1")
         assert "it starts in 42 s to 3 min 22 s" in said(recipe=rented)
-        assert said(recipe=rented, budget="5").endswith("It ends at $5 in any case.")
+        assert said(recipe=rented, budget="5").endswith("It ends at $5.00 in any case.")
         capped = said(recipe=f"{rented}budget: {{total: $5}}\n", budget="5")
         assert ("known; budget.total ends it at $5" in capped, "in any case" in capped) == (True, False)
         assert "$0.001 is used up before" in said(recipe=f"{rented}budget: {{total: $0.001}}\n")

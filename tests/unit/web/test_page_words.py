@@ -118,3 +118,13 @@ def test_the_best_model_of_a_search_is_offered_however_many_came_before_it(site,
     monkeypatch.setattr(TeamRuns, "models", lambda *_: {"models": listed, "next": "digits-1/tune/7"})
     monkeypatch.setattr(TeamRuns, "model", lambda _, run, of, task: {"model": f"{run}/{of}/{task}"})
     assert 'href="/api/v1/models/digits-1/tune/20.zip">Download the best<span' in site.page("/runs/digits-1")
+
+
+def test_a_run_again_costs_what_its_recipe_allows_where_nothing_else_is_said(site, monkeypatch):
+    sent, recipe = [], "name: a\nprovider: aws\nbudget: {total: $0.50}\nexperiments: {t: {command: x}}\n"
+    monkeypatch.setattr(type(site.state.submissions), "submit", lambda _, who, asked, key: sent.append(asked))
+    for typed in ("", "2"):
+        site.browser.post("/runs/digits-1/again", data={"recipe": recipe, "max_usd": typed, "act": "run"})
+    monkeypatch.setattr(TeamRuns, "recipe", lambda *_: recipe)
+    site.browser.post("/again", data={"run": ["digits-1"]})
+    assert [each.max_usd for each in sent] == [0.5, 2.0, 0.5]

@@ -16,6 +16,8 @@ from trainmaster.spec.states import FINISHED, State
 from trainmaster.spec.until import stored_end
 
 if TYPE_CHECKING:
+    from sqlalchemy.engine import RowMapping
+
     from trainmaster.control.task.layout import AttemptPlace, RunFiles
     from trainmaster.executors.telemetry.metrics import Metrics
     from trainmaster.spec import Experiment
@@ -237,7 +239,7 @@ def tasks_of(
     return totals
 
 
-def _drawn(rows: Sequence[Mapping[str, Any]], stored: Mapping[str, Any]) -> Iterable[int]:
+def _drawn(rows: Sequence[RowMapping | Mapping[str, Any]], stored: Mapping[str, Any]) -> Iterable[int]:
     """Which of the tasks are drawn, at most `MAX_TASKS`: the best ones, and of the others evenly chosen ones.
 
     >>> rows = [{"metrics": json.dumps({"loss": abs(task - 301) + 1})} for task in range(500)]
