@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.cluster_connection import ClusterConnection, Opener, Places
 from trainmaster.cluster.gang_ends import FailureDetector, GangEnds, GangPlaces, with_overuse
-from trainmaster.cluster.node_links import NodeFailureDetector
+from trainmaster.cluster.node_links import BUSY_GREETING_S, NodeFailureDetector
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine
 from trainmaster.cluster.renting.growth import Growth, growth
 from trainmaster.cluster.run_costs import RunCosts
@@ -47,8 +47,6 @@ _HURRIED_S: Final = 10.0
 _WITH_OUTPUT: Final = frozenset({State.RUNNING, State.STOPPING, State.SAVING})
 #: A machine of a gang with a failed member must answer at once, and once more after as long.
 _ANSWERS_AGAIN_S: Final = 1.0
-#: One whose kernel answers may be busy, and greet late.
-_GREETING_S: Final = 8.0
 #: Keeping machines for less than that is of no use.
 _KEPT_LEAST_S: Final = 60.0
 
@@ -87,7 +85,7 @@ class ClusterExecutor:
         detector: FailureDetector | None = None,
         undriven_until: float = 0.0,
     ) -> None:
-        detector = detector or NodeFailureDetector(again_s=_ANSWERS_AGAIN_S, greeting_s=_GREETING_S)
+        detector = detector or NodeFailureDetector(again_s=_ANSWERS_AGAIN_S, greeting_s=BUSY_GREETING_S)
         self._ends = GangEnds(detector, clock, undriven_until)
         self._wake = threading.Event()
         connections: dict[int, ClusterConnection] = {}

@@ -92,7 +92,8 @@ class ClusterLeases:
         """Ask machines for a sign of life, which renews their leases when that is due."""
         stages, lease_s = self._observed.stages, self.lease_s
         watched = {m.id for m in record.rented if stages.get(m.id) in (Stage.READY, Stage.JOINED)}
-        self._watch.only(watched, lease_s)
+        late = {name for name, access in list(self._observed.accesses.items()) if access.was_silent}
+        self._watch.only(watched, lease_s, late)
         lost = self._watch.lost_since()
         for machine in self._watch.due(now):
             access, node = self._observed.accesses.get(machine), self._observed.node(machine)

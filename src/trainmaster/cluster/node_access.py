@@ -31,6 +31,7 @@ class NodeAccess:
         root: on the node, absolute, the same on every node: what is ours there for this home.
         transport: connects; shared by threads.
         mpi_agent: on the node, starts programs on the other nodes; empty without keys.
+        was_silent: it had joined before this driver began, and did not answer it at first.
     """
 
     seat: str
@@ -41,6 +42,7 @@ class NodeAccess:
     root: str
     transport: Transport = field(repr=False)
     mpi_agent: str = ""
+    was_silent: bool = False
 
     @property
     def python(self) -> str:

@@ -19,6 +19,8 @@ from trainmaster.transport.base import Connection, Target, UnreachableError
 #: A machine's kernel answers within that, and an SSH server that is well greets at once.
 _ANSWER_S: Final = 2.0
 _AGAIN_S: Final = 0.5
+#: One whose kernel answers may be busy, and greet late.
+BUSY_GREETING_S: Final = 8.0
 _GREETING: Final = b"SSH-"
 
 

@@ -150,10 +150,12 @@ class NodeProvisioner:
         """
         from trainmaster.cluster.bootstrap.bootstrap import Bootstrap
         from trainmaster.cluster.node_files.files import prepare_node
+        from trainmaster.cluster.node_links import BUSY_GREETING_S, greets
         from trainmaster.providers.hosts_over_ssh import target_of
 
         target, memory = target_of(node), self.memory(node.cluster)
         known = memory.facts(node.id)
+        was_silent = machine.has_joined and not greets(target, BUSY_GREETING_S)
         logging_in = self._login(target, is_new=node.is_rented)
         with logging_in as connection, ThreadPoolExecutor(1, "grant") as pool:
             if known is None:  # nothing is done to what might not end
@@ -183,6 +185,7 @@ class NodeProvisioner:
             result=result,
             root=self.root,
             transport=self.transport,
+            was_silent=was_silent,
         )
         prepare_node(access, self.run, self._code)
         return access

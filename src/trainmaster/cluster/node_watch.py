@@ -10,7 +10,7 @@ import contextlib
 import math
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.dataclass import dataclass
@@ -65,18 +65,21 @@ class NodeWatch:
         self._setting: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._kept: set[str] = set()
 
-    def only(self, machines: set[str], lease_s: float) -> None:
+    def only(self, machines: set[str], lease_s: float, late: Collection[str] = ()) -> None:
         """Watch these, which have all been reached, and no others.
 
         Args:
             machines: their ids.
             lease_s: of those that are new; it is renewed when they are first asked.
+            late: those that did not answer at first; see `NodeAccess.was_silent`.
         """
         now = self._clock()
         with self._lock:
             for machine in machines - self._next_at.keys():
                 self._next_at[machine] = now + PROBE_S  # it has just answered
                 self._leased_until[machine] = now + lease_s
+                if machine in late:
+                    self._silent_until[machine] = now
             gone = self._next_at.keys() - machines
         for machine in gone:
             self.end(machine)

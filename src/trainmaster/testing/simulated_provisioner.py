@@ -47,6 +47,7 @@ class SimulatedAccess:
     address: str
     cloud: SimulatedCloud
     target: Any
+    was_silent: bool = False
 
     def connect(self) -> SimulatedLogin:
         """See `NodeAccess.connect`."""

@@ -127,13 +127,14 @@ class FakeConnection:
 
 @dataclass
 class FakeWorkplace:
-    """Makes nodes of machines; `cannot` says of which it cannot, and why."""
+    """Makes nodes of machines; `cannot` says of which it cannot, and why; `late` were silent at first."""
 
     clock: Clock
     lease_s: float = 900.0
     switched: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     cannot: dict[str, str] = field(default_factory=dict)
     not_joining: set[str] = field(default_factory=set)
+    late: set[str] = field(default_factory=set)
     unresponsive: set[str] = field(default_factory=set)
     form_errors: list[Exception] = field(default_factory=list)
     head: str = ""
@@ -159,6 +160,7 @@ class FakeWorkplace:
         return SimpleNamespace(
             id=machine.id,
             address=node.private_address,
+            was_silent=machine.id in self.late,
             connect=lambda: self._connect(machine.id),
         )
 

@@ -215,6 +215,23 @@ def test_who_comes_after_a_driver_renews_what_is_known_while_the_provider_is_awa
     assert_alive(again)
 
 
+def test_a_machine_that_did_not_answer_who_comes_after_at_first_was_silent_until_then() -> None:
+    """It was cut off when another driver began: what failed meanwhile did so because of that."""
+    first = Bench(record())
+    first.loop.want()
+    first.until(lambda: first.loop.formation)
+    assert not first.loop.troubles(0.0)
+    again = Bench(first.loop.record, head="i-0")
+    again.provider.machines = first.provider.machines
+    again.provisioner.late = {"i-1"}
+    again.loop.want()
+    again.until(lambda: again.loop.formation)
+    let(again, 10.0)
+    now = again.clock.now
+    assert again.loop.troubles(now - 30.0) == {"i-1": "did not answer for a while"}
+    assert not again.loop.troubles(now), "it is over"
+
+
 def test_a_cluster_is_kept_warm_while_the_provider_is_away(bench: Bench) -> None:
     bench.until(lambda: bench.loop.formation)
     let(bench, 10.0)

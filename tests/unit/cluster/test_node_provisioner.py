@@ -13,7 +13,9 @@ from typing import Any, cast
 
 import pytest
 
+from trainmaster.cluster import node_links
 from trainmaster.cluster.bootstrap.bootstrap import Bootstrap
+from trainmaster.cluster.node_files import files
 from trainmaster.cluster.node_ledger import NodeLedger
 from trainmaster.cluster.node_provisioner import NodeProvisioner
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine, new_record
@@ -238,3 +240,22 @@ def test_a_machine_that_is_known_is_granted_its_lease_while_it_is_asked_what_it_
             provisioner.prepare(RENTED.machines[0], node)
         assert granted.is_set()
     assert asked == [True, False]
+
+
+@pytest.mark.parametrize("answers", [False, True])
+@pytest.mark.parametrize("has_joined", [False, True])
+def test_whether_a_machine_that_had_joined_was_silent_is_told(
+    provisioner: NodeProvisioner, monkeypatch: pytest.MonkeyPatch, answers: bool, has_joined: bool
+) -> None:
+    """One that boots is silent, too, and nothing was there that could have failed because of that."""
+    result = SimpleNamespace(ok=True, plan="plan", host_key="", known=None)
+    logins = SimpleNamespace(connection=lambda _: contextlib.nullcontext(object()))
+    monkeypatch.setattr(provisioner, "transport", logins)
+    monkeypatch.setattr(provisioner, "_packed", lambda: ((), None))
+    monkeypatch.setattr(provisioner, "_grant", lambda *_: None)
+    monkeypatch.setattr(Bootstrap, "one", lambda *_: result)
+    monkeypatch.setattr(files, "prepare_node", lambda *_: None)
+    monkeypatch.setattr(node_links, "greets", lambda *_: answers)
+    machine = replace(RENTED.machines[0], has_joined=has_joined)
+    access = provisioner.prepare(machine, Node("i-0", "run.train", "worker", NodeState.READY, "10.0.0.1"))
+    assert access.was_silent == (has_joined and not answers)
