@@ -12,7 +12,7 @@ from trainmaster.api import ClientProtocol
 from trainmaster.cli.labels import selected
 from trainmaster.cli.opening import open_client
 from trainmaster.cli.options import Labels, RunOrNone, WhereText
-from trainmaster.cli.output import driver_line, print_json, say
+from trainmaster.cli.output import driver_advice, driver_line, print_json, say
 
 #: How often it is looked whether tasks have ended.
 _TASKS_S: Final = 0.3
@@ -67,8 +67,9 @@ def _end_tasks(client: ClientProtocol, run: str, tasks: Sequence[str], *, as_jso
     """What waits for its turn is not waited for, nor what has no driver."""
     before = found = client.cancel_tasks(run, tasks)
     while any(each["state"] not in ("DONE", "WAITING") for each in found):
-        if trouble := driver_line(client.status(run).json):
-            say(f"{run}: {trouble}")
+        line = client.brief(run)
+        if driver_advice(line):  # a machine of its own that drives it hears of it soon
+            say(f"{run}: {driver_line(line)}")
             break
         time.sleep(_TASKS_S)
         found = client.cancel_tasks(run, tasks)

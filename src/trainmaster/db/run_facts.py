@@ -136,7 +136,7 @@ def _task_named(run: str, text: str, total: Mapping[str, int]) -> tuple[str, int
     if number.isascii() and number.isdigit() and int(number) < total.get(name, 0):
         return name, int(number)
     what = ", ".join(f"{each}/0" + f" to {each}/{count - 1}" * (count > 1) for each, count in total.items())
-    hint = f"Its tasks are {what}." if what else f"`trainmaster cancel {run}` ends the run."
+    hint = f"Its tasks are {what}." if what else f"It has replicas: `trainmaster cancel {run}` ends them all."
     raise UsageError(f"{run} has no task {text}", hint)
 
 
