@@ -42,6 +42,7 @@ class PhaseWatch:
         load: of this machine as the run began.
         services: experiments that make no steps, but serve.
         earlier_s: for how long others have driven the run before.
+        started: by experiment when the first of its tasks did, seen before anything was looked at here.
     """
 
     def __init__(
@@ -55,8 +56,9 @@ class PhaseWatch:
         load: float | None = None,
         services: Iterable[str] = (),
         earlier_s: float = 0.0,
+        started: Mapping[str, float] | None = None,
     ) -> None:
-        self._earlier_s = earlier_s
+        self._earlier_s, self._started = earlier_s, started or {}
         self._database = database
         self._run = run
         self._stepless, self._services = stepless, frozenset(services)
@@ -217,6 +219,15 @@ class PhaseWatch:
         """Take in what came before the first look: short runs are not looked at for some seconds."""
         course = self.courses.get(experiment.name, PhaseProgress())
         if course.now or course.took or phase not in PHASES:
+            return
+        if (
+            experiment.ended
+            and phase == "steps"
+            and (first := self._started.get(experiment.name)) is not None
+        ):
+            # Its first task is over: those that go on began after steps had been made.
+            course = course.seen("staging", self._since("staging", experiment, progress, now))
+            self.courses[experiment.name] = course.seen("steps", max(self._elapsed(first), course.since))
             return
         unseen = _UNSEEN_OF_SERVICES if experiment.name in self._services else _UNSEEN
         came = [each for each in unseen if PHASES.index(each) < PHASES.index(phase)]

@@ -119,6 +119,7 @@ class QuoteTracker:
         self._score = score
         self._beside_here = beside
         self._staging_since: dict[str, float] = {}
+        self._first_start: dict[str, float] = {}
         self._watch: PhaseWatch | None = None
         self._promised = promised
         self._place = RunPlace(costs)
@@ -171,6 +172,9 @@ class QuoteTracker:
         self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
     ) -> list[Note]:
         lines = self._collect(run_state, progress, now)
+        for task in run_state.live_tasks() if self._watch is None else ():
+            if task.started_at is not None:
+                self._first_start.setdefault(task.experiment, task.started_at)
         if self._watch is not None or self._costs is not None or self._elapsed(now) > _SHORT_S:
             lines += self._phases().look(run_state, progress, now)
             run_state.course = self._phases().told(run_state, now)
@@ -226,7 +230,7 @@ class QuoteTracker:
             self._watch = PhaseWatch(
                 self._database, self._run, self._lengths.stepless, self._place.has_machines,
                 self._expected, self._elapsed, self._load, self._lengths.services,
-                self._earlier_s,
+                self._earlier_s, self._first_start,
             )  # fmt: skip
         return self._watch
 

@@ -11,7 +11,7 @@ from trainmaster.service.quotes.phase_watch import PhaseWatch
 from trainmaster.service.runs.summary import phase_summary
 from trainmaster.spec.clocks import driven_clock
 from trainmaster.spec.facts import AwaitedApproval
-from trainmaster.spec.states import State
+from trainmaster.spec.states import EndReason, State
 
 BEGAN = 1000.0
 
@@ -29,7 +29,7 @@ class Store:
 class World:
     """One task of a run that has been driven for 100 s before."""
 
-    def __init__(self, store=None, earlier_s=0.0, stepless=(), services=(), began=BEGAN):
+    def __init__(self, store=None, earlier_s=0.0, stepless=(), services=(), began=BEGAN, started=None):
         self.store = store or Store()
         self.task = Task("train", 0, State.STAGING, attempt=1)
         experiment = ExperimentState("train", (), 1, 1, State.RUNNING, live={0: self.task}, created=1)
@@ -45,6 +45,7 @@ class World:
             driven_clock(earlier_s, began),
             services=services,
             earlier_s=earlier_s,
+            started=started,
         )
 
     def look(self, at):
@@ -90,6 +91,16 @@ def test_what_an_earlier_try_took_is_no_staging_of_the_one_that_goes_on():
     world.step(305)
     world.look(306)
     assert dict(world.course.took) == {"staging": 5.0}
+
+
+def test_what_short_tasks_before_the_first_look_took_is_no_staging():
+    world = World(started={"train": BEGAN + 0.5})
+    world.has_machines = True
+    world.run_state.experiments["train"].ended[EndReason.SUCCEEDED] = 1
+    world.step(5.5)
+    world.look(6)
+    assert dict(world.course.took) == {"staging": 0.5}
+    assert (world.course.now, world.course.since) == ("steps", 0.5)
 
 
 def test_late_steps_are_told_until_a_quote_is_binding_also_by_the_next_driver():
