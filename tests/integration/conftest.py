@@ -276,6 +276,7 @@ class Trainmaster:
                     "approval",
                     "lost_output",
                     "begins_with",
+                    "gate",
                 }
                 | optional
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import statistics
 import time
 
@@ -55,6 +56,29 @@ def test_tpe_beats_random_search_on_average(tm):
             assert found.keys() == {"task", "value", "parameters"}
             values.append(found["value"])
     assert statistics.fmean(best["tpe"]) < statistics.fmean(best["random"]), best
+
+
+#: Reports its last step, saves, and is ended before it is over: when it goes on, nothing is left to report.
+AT_ITS_END = r"""
+test ! -e $TRAINMASTER_CHECKPOINT_DIR/last || exit 0
+echo '{"step": 9, "loss": 0.25}' >> $TRAINMASTER_METRICS
+echo x > $TRAINMASTER_CHECKPOINT_DIR/last
+echo x >> $NOTES/up
+sleep 600
+"""
+
+
+@pytest.mark.parametrize("best", ["last", "min"])
+def test_what_was_reported_before_the_last_checkpoint_counts(tm, best):
+    recipe = tm.task(AT_ITS_END, parameters={"x": [1, 2]}, search=search(best=best))
+    call = tm.start("run", recipe)
+    run = call.run_id()
+    tm.until_marks("up", 2)
+    call.send(signal.SIGINT)
+    call.wait(130)
+    found = tm.resume(run)
+    assert found["reason"] == "SUCCEEDED", found
+    assert found["experiments"]["main"]["best"]["value"] == 0.25
 
 
 @pytest.mark.parametrize("sampler", ["grid", "qmc", "cmaes"])

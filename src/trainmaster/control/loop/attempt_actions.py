@@ -270,6 +270,7 @@ class AttemptActions:
         self, experiment: str, number: int, attempt: int, bad: tuple[int, ...], task: Task | None = None
     ) -> TaskContext:
         found = sized(self._served(self.recipe.experiments[experiment], number), self.facts, attempt)
+        goes_on = task is not None and (task.restored is not None or task.kept_checkpoint is not None)
         return TaskContext(
             home=self.home,
             run=self.run,
@@ -283,6 +284,7 @@ class AttemptActions:
             bad_checkpoints=bad,
             parameters=self.parameters(experiment, number) or dict(task.parameters if task else {}),
             parent=task.parent if task else None,
+            reported=task.metrics if task and goes_on else {},
             end_reason=task.end_reason if task else None,
             kept_model=task.kept_model if task else None,
             kept_checkpoint=task.kept_checkpoint if task else None,

@@ -112,8 +112,13 @@ def metrics_of(context: TaskContext) -> MemberMetrics:
 
 
 def saved_metrics(context: TaskContext) -> Job:
-    """All that is to be saved of an attempt that ended well and left no files."""
-    metrics, not_finite = last_metrics(context)
+    """All that is to be saved of an attempt that ended well and left no files.
+
+    What it has not reported, as it went on from a checkpoint, such as one of the last step, counts as earlier
+    attempts have reported it.
+    """
+    last, not_finite = last_metrics(context)
+    metrics = {**context.reported, **last}
     missing = missing_metric(context, metrics)
     fields: dict[str, object] = {"metrics": metrics} if metrics else {}
     return Job(done=True, error=missing, users_fault=bool(missing), fields=fields, note=not_finite)

@@ -52,6 +52,7 @@ class TaskContext:
         kept_checkpoint: the same of its last checkpoint.
         end_reason: how it has ended, once that was judged.
         parent: number of the task whose last checkpoint the first attempt starts from.
+        reported: last values of the task until now, where the attempt goes on from a checkpoint.
         environments: where each experiment's ``setup`` goes, once that was worked out.
         listings: what each checkpoint directory held when it was last published or restored.
         site: where it runs: this machine, or nodes.
@@ -79,6 +80,7 @@ class TaskContext:
     kept_checkpoint: int | None = None
     end_reason: EndReason | None = None
     parent: int | None = None
+    reported: Mapping[str, object] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     environments: dict[str, Path] = field(default_factory=dict)
     listings: dict[Path, Listing] = field(default_factory=dict)
