@@ -1,8 +1,10 @@
-"""docker and podman of the tests' own, with an image of this machine's files: no registry is asked."""
+"""Container engines of the tests' own, with an image of this machine's files: no registry is asked."""
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 import os
 import shutil
 import signal
@@ -15,6 +17,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from trainmaster.executors.containers.engines import find_engine
 from trainmaster.testing.waits import until
 
 #: bash, a few tools and this Python.
@@ -23,6 +26,15 @@ IMAGE = "trainmaster-test:1"
 NO_BASH = "trainmaster-test-no-bash:1"
 NO_PYTHON = "trainmaster-test-no-python:1"
 _TOOLS = ("bash", "cat", "env", "id", "ls", "ps", "sleep", "touch")
+_NEEDED = {
+    "docker": ("docker", "dockerd", "runc"),
+    "podman": ("podman", "runc"),
+    "apptainer": ("apptainer", "squashfuse_ll", "mksquashfs"),
+}
+#: Where `make apptainer` puts it.
+APPTAINER = Path(
+    os.environ.get("TRAINMASTER_CACHE") or Path.home() / ".cache/trainmaster", "apptainer/usr/bin"
+)
 _NOT_NEEDED = {"test", "tests", "site-packages", "idlelib", "lib2to3", "tkinter", "turtledemo"}
 
 
@@ -34,7 +46,7 @@ class PrivateEngine:
     """A container engine whose images and containers are all ours; a context manager.
 
     Attributes:
-        kind: ``docker`` or ``podman``.
+        kind: ``docker``, ``podman`` or ``apptainer``.
         env: variables with which its client finds it.
         directory: everything that it keeps.
 
@@ -46,9 +58,11 @@ class PrivateEngine:
     def __init__(self, kind: str, root: bytes = b"") -> None:
         if os.getuid() != 0:
             raise NoEngineError("an engine of our own needs root")
-        needed = {"docker": ("docker", "dockerd", "runc"), "podman": ("podman", "runc")}[kind]
-        if missing := [program for program in needed if shutil.which(program) is None]:
-            raise NoEngineError(f"{', '.join(missing)} not installed; scripts/system.sh installs it")
+        needed = _NEEDED[kind]
+        path = f"{APPTAINER}:{os.environ['PATH']}"
+        if missing := [program for program in needed if shutil.which(program, path=path) is None]:
+            by = "build_apptainer" if missing == ["apptainer"] else "system"
+            raise NoEngineError(f"{', '.join(missing)} not installed; scripts/{by}.sh installs it")
         self.kind = kind
         self._root = root
         self.directory = Path(tempfile.mkdtemp(prefix=f"tm-{kind}-", dir="/tmp"))
@@ -58,14 +72,22 @@ class PrivateEngine:
         if kind == "docker":
             self.env["DOCKER_HOST"] = f"unix://{self.directory}/docker.sock"
             self.env["DOCKER_CONFIG"] = str(self.directory / "config")
-        else:
+        elif kind == "podman":
             self._configure_podman()
+        else:
+            self._configure_apptainer()
 
     def __enter__(self) -> PrivateEngine:
         try:
             if self.kind == "docker":
                 self._start_dockerd()
             root = self._root or make_image()
+            if self.kind == "apptainer":
+                engine = find_engine({**os.environ, **self.env})
+                engine.load(IMAGE, io.BytesIO(_archive(root)), set())
+                for name, tools in ((NO_BASH, ("sleep",)), (NO_PYTHON, ("bash",))):
+                    engine.load(name, io.BytesIO(_archive(make_image(tools, python=False))), set())
+                return self
             self.client("import", "-c", "ENV FROM_IMAGE=yes", "-", IMAGE, stdin=root)
             if self.kind == "docker":
                 self.client("import", "-", NO_BASH, stdin=make_image(tools=("sleep",), python=False))
@@ -92,13 +114,29 @@ class PrivateEngine:
 
     def containers(self) -> list[str]:
         """Names of all that there are, in any state."""
+        if self.kind == "apptainer":
+            if scratch := [path.name for path in (self.directory / "tmp").iterdir()]:
+                return scratch
+            return [each.parent.name for each in Path("/proc").glob("[0-9]*/environ") if self._started(each)]
         return self.client("ps", "--all", "--format", "{{.Names}}").split()
+
+    def has(self, name: str) -> bool:
+        """Whether it has an image of this name."""
+        return find_engine({**os.environ, **self.env}).image(name) is not None
+
+    def forget(self, name: str) -> None:
+        """Remove an image."""
+        if self.kind == "apptainer":
+            (self.directory / "cache/trainmaster" / f"{name}.sif").unlink()
+        else:
+            self.client("rmi", name)
 
     def remove_all(self) -> None:
         """End every container, also one that a supervisor removes just now: that is refused to others."""
 
         def is_done() -> bool:
-            if left := self.containers():
+            left = self.containers()
+            if left and self.kind != "apptainer":
                 subprocess.run([self.kind, "rm", "--force", *left], env={**os.environ, **self.env})
             return not left
 
@@ -119,6 +157,23 @@ class PrivateEngine:
             if (point := line.split()[4]).startswith(f"{self.directory}/"):
                 subprocess.run(["umount", "--lazy", point], check=False)
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _started(self, environ: Path) -> bool:
+        """Whether Apptainer's process there has started a container of ours."""
+        try:
+            return b"ENGINE_CONFIG" in (said := environ.read_bytes()) and os.fsencode(self.directory) in said
+        except OSError:
+            return False  # it is over
+
+    def _configure_apptainer(self) -> None:
+        for name, variable in (("cache", "APPTAINER_CACHEDIR"), ("tmp", "TMPDIR")):
+            place = self.directory / name
+            place.mkdir()
+            place.chmod(0o1777)
+            self.env[variable] = str(place)
+        if APPTAINER.exists():
+            self.env["PATH"] = f"{APPTAINER}:{os.environ['PATH']}"
+        Path("/dev/fuse").chmod(0o666)  # as udev does
 
     def _start_dockerd(self) -> None:
         options = {
@@ -192,6 +247,27 @@ def make_image(tools: tuple[str, ...] = _TOOLS, *, python: bool = True) -> bytes
             entry.uid = entry.gid = 0
             with source.open("rb") as file:
                 archive.addfile(entry, file)
+    return buffer.getvalue()
+
+
+def _archive(root: bytes) -> bytes:
+    """An archive as of `docker save`, of an image with these files."""
+    layers = [f"sha256:{hashlib.sha256(root).hexdigest()}"]
+    config = {
+        "architecture": {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine],
+        "os": "linux",
+        "config": {"Env": ["FROM_IMAGE=yes"]},
+        "rootfs": {"type": "layers", "diff_ids": layers},
+    }
+    said = json.dumps(config).encode()
+    name = f"{hashlib.sha256(said).hexdigest()}.json"
+    manifest = json.dumps([{"Config": name, "RepoTags": None, "Layers": ["layer.tar"]}]).encode()
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for each, data in ((name, said), ("layer.tar", root), ("manifest.json", manifest)):
+            entry = tarfile.TarInfo(each)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
     return buffer.getvalue()
 
 

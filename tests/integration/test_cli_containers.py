@@ -36,9 +36,18 @@ def podman():
         pytest.skip(str(error))
 
 
-@pytest.fixture(params=["docker", "podman"])
+@pytest.fixture(scope="module")
+def apptainer():
+    try:
+        with PrivateEngine("apptainer") as engine:
+            yield engine
+    except NoEngineError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(params=["docker", "podman", "apptainer"])
 def engine(request, tm):
-    """Both, one after the other; whatever a test does, it leaves no container."""
+    """All, one after the other; whatever a test does, it leaves no container."""
     found = request.getfixturevalue(request.param)
     yield from used(found, tm)
 
@@ -71,10 +80,14 @@ def used(engine, tm):
         engine.remove_all()
 
 
-#: What the two do with signals and containers that are left is said by the same calls.
+#: What the first two do with signals and containers that are left is said by the same calls.
 IN_DOCKER = pytest.mark.parametrize(
-    "engine", ["docker", pytest.param("podman", marks=pytest.mark.crossings)], indirect=True
+    "engine", ["docker", pytest.param("podman", marks=pytest.mark.crossings), "apptainer"], indirect=True
 )
+
+
+#: Docker has a daemon, Apptainer none.
+IN_BOTH = pytest.mark.parametrize("engine", ["docker", "apptainer"], indirect=True)
 
 
 def task(tm, command, **keys):
@@ -111,14 +124,12 @@ def test_a_task_finds_the_same_inside(tm, engine):
     )
     summary = tm.run(recipe)
     log = tm.logs(summary["run"])
+    shared = more << 20 if engine.kind != "apptainer" else shared_bytes()
     assert "image yes, caller none, home of the host none\n" in log
     assert "word a \"b\" $c \\ ü\nd, secret staple, lr it's; $HOME\n*, quoted it's; $HOME\n*\n" in log
     assert f"user {os.getuid()}:{os.getgid()}, process worker-0\n" in log
     code = tm.home / "runs" / summary["run"] / "code"
-    assert (
-        f"{code}\npython of /usr/local\n1 2 3\n1 2 3\nnothing to read\ncomplaint\nshared {more << 20}\n"
-        in log
-    )
+    assert f"{code}\npython of /usr/local\n1 2 3\n1 2 3\nnothing to read\ncomplaint\nshared {shared}\n" in log
     (model,) = summary["models"]
     assert model["metrics"] == {"step": 1, "loss": 0.5}
     tm.call("models", "get", model["uri"], tm.root / "got")
@@ -144,7 +155,8 @@ def test_how_a_script_ends(tm, engine):
     assert "asked" in tm.logs(result.json["run"])
 
 
-def test_a_gang_talks_through_its_ports(tm, dock):
+@IN_BOTH
+def test_a_gang_talks_through_its_ports(tm, engine):
     tm.write(
         "talk.py",
         """
@@ -200,7 +212,8 @@ def test_sigterm_reaches_the_script_which_saves(tm, engine):
     assert "saved once" in tm.logs(run)
 
 
-def test_stopped_while_its_container_starts(tm, dock):
+@IN_BOTH
+def test_stopped_while_its_container_starts(tm, engine):
     """Whenever SIGTERM comes, it is not lost: nobody waits for the end of ``grace``."""
     for pause_s in (0.0, 0.15):
         call = tm.start("run", task(tm, "sleep 600", grace="1h"), "--json")
@@ -209,7 +222,7 @@ def test_stopped_while_its_container_starts(tm, dock):
         time.sleep(pause_s)
         call.send(signal.SIGINT)
         call.wait(130, timeout_s=20)
-        assert dock.containers() == []
+        assert engine.containers() == []
 
 
 @IN_DOCKER
@@ -239,14 +252,15 @@ def test_the_supervisor_is_killed(tm, engine):
         for pid, command in tm.processes().items()
         if command.startswith(f"{shutil.which(engine.kind)} run")
     ]
-    assert clients
+    assert clients or engine.kind == "apptainer"  # whose client is no process of its own
     for pid in [*tm.supervisors(), *clients]:
         os.kill(pid, signal.SIGKILL)
     call.wait(0)
     assert engine.containers() == []
 
 
-def test_everything_of_ours_is_killed(tm, dock):
+@IN_BOTH
+def test_everything_of_ours_is_killed(tm, engine):
     """The containers outlive all of us; what comes next ends them."""
     call = tm.start("run", task(tm, "echo ready; trap '' TERM; sleep 600; sleep 600"), "--json")
     run = call.run_id()
@@ -255,9 +269,9 @@ def test_everything_of_ours_is_killed(tm, dock):
     for pid, command in tm.processes().items():
         if "sleep" not in command and not command.startswith("bash"):
             os.kill(pid, signal.SIGKILL)
-    assert len(dock.containers()) == 1
+    assert len(engine.containers()) == 1
     assert tm.call("cancel", run, "--json", code=None).json["reason"] == "CANCELLED"
-    tm.until(lambda: not dock.containers(), "its container is gone")
+    tm.until(lambda: not engine.containers(), "its container is gone")
 
 
 def with_a_process_that_ends(tm):
@@ -311,7 +325,8 @@ def test_exec_and_ssh_are_inside_and_cp_on_the_machine(tm, engine):
     assert f"{run}: its container does not run, so this is its machine" in over.err
 
 
-def test_setup_is_made_with_the_python_of_the_image(tm, dock):
+@IN_BOTH
+def test_setup_is_made_with_the_python_of_the_image(tm, engine):
     """Once for two tasks, and not with the environment of the same `setup` without a container."""
     keys = {
         "setup": "echo once >> $VIRTUAL_ENV/made\n"
@@ -330,22 +345,30 @@ def test_setup_is_made_with_the_python_of_the_image(tm, dock):
     assert "setup failed with exit code 1: there is no python3 in the image" in failing.err
 
 
-def test_setup_is_cut_short(tm, dock):
+def of_setup(engine):
+    """What tells the container of a setup from the next one of its name."""
+    if engine.kind == "docker":
+        return engine.client("ps", "--all", "--quiet")
+    return [path.stat().st_ino for path in engine.directory.glob("tmp/*setup*")]
+
+
+@IN_BOTH
+def test_setup_is_cut_short(tm, engine):
     recipe = task(tm, "echo done", setup="sleep 600")
     call = tm.start("run", recipe, "--json")
     call.run_id()
-    tm.until(lambda: any("setup" in name for name in dock.containers()), "its container runs")
+    tm.until(lambda: any("setup" in name for name in engine.containers()), "its container runs")
     call.send(signal.SIGINT)
     call.wait(130)
-    assert dock.containers() == []
+    assert engine.containers() == []
 
     call = tm.start("run", recipe, "--json")
     run = call.run_id()
-    tm.until(lambda: any("setup" in name for name in dock.containers()), "its container runs")
+    tm.until(lambda: any("setup" in name for name in engine.containers()), "its container runs")
     call.kill()
-    left = dock.client("ps", "--all", "--quiet")
+    left = of_setup(engine)
     call = tm.start("resume", run, "--json")  # ends what was left, and begins again
-    tm.until(lambda: left.strip() not in dock.client("ps", "--all", "--quiet"), "the old one is gone")
+    tm.until(lambda: left != of_setup(engine), "the old one is gone")
     call.send(signal.SIGINT)
     call.wait(130)
 
@@ -377,20 +400,22 @@ def test_without_an_engine(tm, tmp_path):
         assert "docker does not answer (Cannot connect to the Docker daemon" in tm.refused(task(tm, "true"))
 
 
-def test_secrets_are_nowhere_but_inside(tm, dock):
+@IN_BOTH
+def test_secrets_are_nowhere_but_inside(tm, engine):
     secret = "correct-horse-battery"
     tm.env["TOKEN"] = secret
     call = tm.start("run", task(tm, "echo got ${#TOKEN}; sleep 600", secrets=["TOKEN"], grace=0), "--json")
     run = call.run_id()
     until_said(tm, run, f"got {len(secret)}")
-    (name,) = dock.containers()
-    assert secret not in dock.client("inspect", name)
+    (name,) = engine.containers()
+    if engine.kind == "docker":
+        assert secret not in engine.client("inspect", name)
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             assert secret.encode() not in (entry / "cmdline").read_bytes()
         except OSError:
             continue
-    for directory in (dock.directory, tm.home):
+    for directory in (engine.directory, tm.home):
         search = ["grep", "-rls", "--exclude-dir=overlay2", "--devices=skip", secret, directory]
         assert subprocess.run(search, capture_output=True).stdout == b""
     call.send(signal.SIGINT)

@@ -83,7 +83,7 @@ class Container:
     Attributes:
         image: one that the engine has on this node; it holds a bash.
         program: absolute path of the engine's client.
-        kind: ``docker``, ``podman`` or `UNIX_USER`; that one has neither image nor engine.
+        kind: one of `engines.KINDS` or `UNIX_USER`; that one has neither image nor engine.
         rootless: the engine runs as an ordinary user.
         mounts: absolute paths that exist by the start; they are the same inside, and writable.
         settings: all the environment that the client gets.

@@ -150,6 +150,16 @@ def _machine() -> Iterator[Finding]:
         path = shutil.which(tool)
         advice = "" if path else f"Install {tool}; it is needed for {needed_for}."
         yield Finding(tool, path or "not found", bool(path) or tool != "bash", advice)
+    from trainmaster.executors.containers.engines import find_engine
+
+    try:
+        engine = find_engine(os.environ)
+        yield Finding("containers", f"{engine.kind} at {engine.program}")
+    except TrainmasterError as error:
+        said = error.args[0].removeprefix("`container` needs ")
+        yield Finding(
+            "containers", f"no {said}", advice=f"They are needed for `container` only. {error.hint}"
+        )
 
 
 def _disk(home: Home) -> Iterator[Finding]:

@@ -69,6 +69,7 @@ exec sh -c "$line"
 
 # On a machine: what runs in a container is found by the engine's client, which has the attempt's name and the
 # engine's settings in its environment. What is begun there has a mark: no engine ends it with its client.
+# What runs in Apptainer is an ordinary process, whose namespaces are entered.
 _INSIDE: Final = """\
 inner=%(inner)s
 value() { { tr '\\0' '\\n' <"$2"; } 2>/dev/null | sed -n "s/^$1=//p" | head -n 1; }
@@ -86,6 +87,14 @@ for one in $(of_member); do
   [ "$(readlink "${one%%environ}ns/mnt")" != "$(readlink /proc/self/ns/mnt)" ] || continue
   attempt=$(value TRAINMASTER_ATTEMPT_ID "$one")
   member=$(value TRAINMASTER_ROLE "$one")-$(value TRAINMASTER_INDEX "$one")
+  if [ -n "$(value APPTAINER_CONTAINER "$one")" ]; then
+    pid=${one%%/environ} user=--user
+    [ "$(readlink "${pid}/ns/user")" != "$(readlink /proc/self/ns/user)" ] || user=
+    set -- nsenter --target "${pid##*/}" $user --preserve-credentials --mount --pid bash -c
+    set -- env -i TERM="${TERM:-}" "$@"
+    "$@" : 2>/dev/null </dev/null || { [ ! -d "$pid" ] || echo %(closed)s >&2; continue; }
+    exec "$@" 'cd "$1"; shift; exec bash -c "$@"' bash "$PWD" "$inner" bash "$line" "$attempt" "$member"
+  fi
   for client in $(grep -lzxF "TRAINMASTER_ATTEMPT_ID=$attempt" /proc/[0-9]*/environ 2>/dev/null); do
     words=$(tr '\\0' '\\n' 2>/dev/null <"${client%%environ}cmdline")
     printf '%%s\\n' "$words" | grep -qxF "trainmaster.member=$member" || continue
@@ -281,7 +290,11 @@ def _inside(service: Service, row: Mapping[Any, Any], member: str | None, comman
         return ""
     said = f"echo {shlex.quote(f'{run}: its container does not run, so this is its machine')} >&2"
     is_always = all(each.container for each in experiments)
-    inside = _INSIDE % {"inner": shlex.quote(_INNER), "outside": said if is_always else ":"}
+    words = {"inner": _INNER, "closed": f"{run}: a container of Apptainer with setuid cannot be entered"}
+    inside = _INSIDE % {
+        **{key: shlex.quote(text) for key, text in words.items()},
+        "outside": said if is_always else ":",
+    }
     return inside if command else f"given=$line; line='exec bash'\n{inside}line=$given\n"
 
 

@@ -109,8 +109,8 @@ class Role:
 _PORT: Final = "trainmaster-port-6b1f0d"
 _CHOSEN: Final = "${TRAINMASTER_PORT}"
 _VARIABLE: Final = r"[A-Za-z_][A-Za-z0-9_]*"
-_IMAGE: Final = r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*"
-_IMAGE_RIGHT: Final = "write an image's name such as python:3.12-slim"
+_IMAGE: Final = r"/?[A-Za-z0-9][A-Za-z0-9._:/@+-]*"
+_IMAGE_RIGHT: Final = "write an image's name such as python:3.12-slim, or the path of a file from / on"
 _VARIABLE_RIGHT: Final = "write a name of letters, digits and '_' that does not begin with a digit"
 
 

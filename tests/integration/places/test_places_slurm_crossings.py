@@ -24,7 +24,7 @@ from place_runs import (
     train_with_own_login,
     until,
 )
-from private_engines import IMAGE
+from private_engines import IMAGE, NoEngineError, PrivateEngine, make_image
 from renter import Renter
 
 from trainmaster.providers.base import NodeRequest, NodeState, ProviderPlace
@@ -47,6 +47,9 @@ ROWS = {
     "container": Crossing(
         "echo image $FROM_IMAGE", "image yes", more=f"container: {IMAGE}",
         env={"TRAINMASTER_CONTAINER_ENGINE": "podman"},
+    ),
+    "container of Apptainer": Crossing(
+        "echo image $FROM_IMAGE; [ -n \"$APPTAINER_CONTAINER\" ]", "image yes", more=f"container: {IMAGE}"
     ),
     "modules": Crossing(
         "python3 -c 'import os, demo; print(demo.SAYS, os.environ[\"DEMO_SITE\"])'", "a module of site"
@@ -99,6 +102,18 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture(scope="module")
+def apptainer() -> Iterator[str]:
+    """Lines that choose it, with our image in its cache, on every node."""
+    try:
+        with PrivateEngine("apptainer", make_image(("bash", "cat", "sleep"), python=False)) as engine:
+            chosen = " ".join(f"{name}='{value}'" for name, value in engine.env.items())
+            yield f"before: export {chosen}\n"
+            until(lambda: not engine.containers(), 60)
+    except NoEngineError as error:
+        pytest.skip(str(error))
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_crossing(
     user: Renter, account: Account, slurm: PrivateSlurm, request: pytest.FixtureRequest, name: str
@@ -108,6 +123,8 @@ def test_crossing(
     text = settings.read_text() + MACHINES
     if name == "container":
         text = f"before: export PATH={request.getfixturevalue('podman')}:$PATH\n{text}"
+    if name == "container of Apptainer":
+        text = request.getfixturevalue("apptainer") + text
     if name == "modules":
         text = request.getfixturevalue("modules") + text
     settings.write_text(text)

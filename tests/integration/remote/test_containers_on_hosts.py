@@ -13,22 +13,22 @@ import pytest
 
 pytest.importorskip("ray", reason="ray is not installed")
 
-from private_engines import IMAGE, NoEngineError, PrivateEngine
+from private_engines import APPTAINER, IMAGE, NoEngineError, PrivateEngine
 
 from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
-from trainmaster.testing.private_sshd import SshHost
+from trainmaster.testing.private_sshd import PATH, SshHost
 from trainmaster.volumes.mounting import available
 
 pytestmark = [pytest.mark.container, pytest.mark.ray]
 
 
-@pytest.fixture(scope="module")
-def engines() -> Iterator[dict[str, PrivateEngine]]:
-    """The user's docker, which has the image, and the host's podman, which has it not."""
+@pytest.fixture(scope="module", params=["podman", "apptainer"])
+def engines(request: pytest.FixtureRequest) -> Iterator[dict[str, PrivateEngine]]:
+    """The user's docker, which has the image, and the host's own engine, which has it not."""
     try:
-        with PrivateEngine("docker") as docker, PrivateEngine("podman") as podman:
-            podman.client("rmi", IMAGE)
-            yield {"docker": docker, "podman": podman}
+        with PrivateEngine("docker") as docker, PrivateEngine(request.param) as theirs:
+            theirs.forget(IMAGE)
+            yield {"here": docker, "there": theirs}
     except NoEngineError as error:
         pytest.skip(str(error))
 
@@ -41,8 +41,8 @@ class Containers:
     """A user with one host, where containers are to run."""
 
     def __init__(self, tm: Any, host: SshHost, engines: dict[str, PrivateEngine]) -> None:
-        self.tm, self.host, self.theirs = tm, host, engines["podman"]
-        tm.env |= engines["docker"].env
+        self.tm, self.host, self.theirs = tm, host, engines["there"]
+        tm.env |= engines["here"].env
         entry = {
             "address": "127.0.0.1",
             "private_address": "127.0.0.2",
@@ -70,15 +70,16 @@ class Containers:
 def user(
     tm: Any, new_host: Callable[..., SshHost], engines: dict[str, PrivateEngine]
 ) -> Iterator[Containers]:
-    host = new_host(**engines["podman"].env)
+    env = dict(engines["there"].env)
+    path = f"{APPTAINER}:{PATH}" if env.pop("PATH", "") else PATH
+    host = new_host(path=path, **env)
     found = Containers(tm, host, engines)
     yield found
     identity = tm.home / "identity"
     root = Path(
         "/var/tmp", f"trainmaster-{identity.read_text().strip()[:8]}" if identity.exists() else "none"
     )
-    for name in found.theirs.containers():
-        found.theirs.client("rm", "--force", name)
+    found.theirs.remove_all()
     shutil.rmtree(root, ignore_errors=True)
 
 
@@ -117,7 +118,7 @@ def test_the_image_goes_there_and_a_task_finds_the_same_inside(user: Containers)
     assert list((tm.home / "store").rglob("checkpoint*"))
     assert not list((tm.cache / "images").glob("*")), "what was sent is not kept"
     assert user.theirs.containers() == []
-    assert IMAGE in user.theirs.client("images", "--format", "{{.Repository}}:{{.Tag}}")
+    assert user.theirs.has(IMAGE)
 
 
 @pytest.mark.crossings  # `test_lab_containers.py` has a gang that does

@@ -291,7 +291,7 @@ def test_a_command_without_a_terminal_ends_with_the_login_of_its_caller(rented, 
     until(is_over, "its end")
 
 
-@pytest.mark.parametrize("inside", ["", shells._INSIDE % {"inner": "''", "outside": ":"}])
+@pytest.mark.parametrize("inside", ["", shells._INSIDE % {"inner": "''", "closed": "''", "outside": ":"}])
 def test_a_process_that_ends_while_it_is_looked_at_is_not_told(monkeypatch, tmp_path, inside):
     """The member's own is taken, though one that has ended was found first."""
     (grep := tmp_path / "grep").write_text(

@@ -141,10 +141,11 @@ class Images(BroughtImages):
 
     def _own_images(self, context: TaskContext) -> LocalImages:
         from trainmaster.control.attempt.local_images import LocalImages
-        from trainmaster.executors.containers.engines import find_engine
+        from trainmaster.executors.containers.engines import APART, KINDS, find_engine
 
         if self._local_images is None:
-            self._local_images = LocalImages(find_engine(os.environ), f"{context.home.root}/{context.run}")
+            engine = find_engine(os.environ, KINDS if self._isolation is None else APART)
+            self._local_images = LocalImages(engine, f"{context.home.root}/{context.run}")
         return self._local_images
 
 

@@ -23,6 +23,7 @@ from trainmaster.executors.containers import command_line
 from trainmaster.executors.containers.engines import ContainerEngine, ContainerImage, last_words
 from trainmaster.executors.supervisor.container_calls import MAKING_S
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.processes import begun_by
 
 #: A directory that anybody may write in nearly every image, and that goes with the container.
 HOME_INSIDE: Final = "/tmp"  # noqa: S108
@@ -127,7 +128,7 @@ class LocalImages:
         container = self.engine.container(setup.image, (setup.code, setup.path))
         name = command_line.container_name(setup.path, "setup", Path(setup.path).name)
         self.engine.remove(name)  # left over by a control process that was killed
-        env = {**setup.variables, "VIRTUAL_ENV": setup.path}
+        env = {**setup.variables, "VIRTUAL_ENV": setup.path, **marker}  # Apptainer's client has it not
         arguments = ["-c", "--", _SETUP, "setup", f"{AS_ROOT}{setup.script}"]
         container = replace(container, settings={**container.settings, **marker})
         return _run(self.engine, container, name, setup.code, arguments, env, output)
@@ -178,6 +179,8 @@ def _run(
         user=(os.getuid(), os.getgid()),
         groups=os.getgroups(),
     )
+    if engine.kind == command_line.APPTAINER:
+        Path(command_line.scratch(engine.settings, name)).mkdir(mode=0o700)
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -194,10 +197,12 @@ def _run(
         os.write(output.fileno(), f"it did not end within {timeout_s:.0f} s\n".encode())
     finally:
         if process.poll() is None:
-            process.kill()
+            _kill(process.pid)
             process.wait()
         if process.returncode < 0:
             _remove(name, engine)
+        elif engine.kind == command_line.APPTAINER:
+            engine.remove(name)
         _containers_of.pop(name, None)
         _children.discard(process.pid)
     return process.returncode
@@ -213,10 +218,17 @@ def end_all() -> None:
     """The run is over or interrupted while a thread still waits for a pull or a setup."""
     with _ending:
         for pid in list(_children):
-            with suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
+            _kill(pid)
         for name, engine in list(_containers_of.items()):
             _remove(name, engine)
+
+
+def _kill(pid: int) -> None:
+    """A client, and what serves its container."""
+    with suppress(OSError):
+        for each in begun_by(pid):
+            with suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
 
 
 def _remove(name: str, engine: ContainerEngine) -> None:

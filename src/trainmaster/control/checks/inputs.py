@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote, urlencode, urlsplit
 
 from trainmaster.artifacts.code_tree import CodeTree, NotSent, not_sent_note
@@ -26,6 +26,9 @@ from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.data_source import DataSource
 from trainmaster.spec.errors import PublishError, TrainmasterError, UsageError, fails_as, one_line
 from trainmaster.spec.recipe_parts import named_places
+
+if TYPE_CHECKING:
+    from trainmaster.executors.containers.engines import ContainerEngine
 
 #: A server that has not answered by then is not waited for: the task will ask it again.
 _ANSWER_S: Final = 10.0
@@ -301,9 +304,12 @@ def _check_images(recipe: Recipe, environ: Mapping[str, str], *, here: bool) -> 
         if engine is not None and engine.image(image) is not None:
             continue  # machines elsewhere that find it nowhere are sent ours
         if here and engine is not None:
-            if engine.ask("manifest", "inspect", image)[0]:  # says little; it may ask for a login
+            if not _is_offered(engine, image):  # it says little; the registry may ask for a login
                 with fails_as(where, on=(UsageError, FullStoreError)):
                     engine.pull(image, set())
+            continue
+        if image.startswith("/"):
+            yield f"{where}: this file must be on the machines"
             continue
         found = look_for_image(image)
         if found.is_missing and all(
@@ -315,6 +321,15 @@ def _check_images(recipe: Recipe, environ: Mapping[str, str], *, here: bool) -> 
             )
         if found.words:
             yield f"{where}: {found.words}; it must be on the machines, or they must be let in there"
+
+
+def _is_offered(engine: ContainerEngine, image: str) -> bool:
+    """Whether a registry says that it has an image."""
+    from trainmaster.executors.containers.engines import APART
+
+    if engine.kind in APART:
+        return engine.ask("manifest", "inspect", image)[0] == 0
+    return not image.startswith("/") and not look_for_image(image).words
 
 
 #: A file that Python is to run, after options without a value; no placeholder, variable, glob or quote.

@@ -414,7 +414,7 @@ def _little_shared_memory(name: str, wanted_bytes: float) -> list[str]:
     return [
         f"{name}: hardware.shm_size: {wanted_bytes / 1e9:.1f} GB, /dev/shm of this machine has "
         f"{found / 1e9:.1f} GB; `mount -o remount,size={wanted_bytes} /dev/shm` as "
-        "root makes it larger, or `container`"
+        "root makes it larger, or `container` with docker or podman"
     ]
 
 
@@ -440,10 +440,11 @@ def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:
     """
     if not capabilities_of(recipe.provider).is_here:
         return []
+    has_own_memory = False
     if any(experiment.container is not None for experiment in recipe.experiments.values()):
-        from trainmaster.executors.containers.engines import find_engine
+        from trainmaster.executors.containers.engines import APART, find_engine
 
-        find_engine(os.environ)
+        has_own_memory = find_engine(os.environ).kind in APART
     notes = []
     mistakes: list[tuple[tuple[str, ...], TrainmasterError]] = []
     cores, memory_bytes = machine.cores, machine.memory_bytes
@@ -453,7 +454,7 @@ def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:
         gpus = [gpus_of(experiment, role, is_here=True) for role, _ in members]
         wishes = [key for key in ("instance", "gpu", "spot", "region") if getattr(hardware, key)]
         notes += [f"{name}: hardware.{key} is only a wish on this machine" for key in wishes]
-        if hardware.shm_bytes and experiment.container is None:
+        if hardware.shm_bytes and (experiment.container is None or not has_own_memory):
             notes += _little_shared_memory(name, hardware.shm_bytes)
         each = f" for each of {len(members)} members" if len(members) > 1 else ""
         where = ("experiments", name, "hardware")

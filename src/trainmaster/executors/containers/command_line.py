@@ -1,4 +1,4 @@
-"""A member in a container: the command line of docker or podman, and what goes into its standard input.
+"""A member in a container: the command line of its engine, and what goes into its standard input.
 
 Pure. The supervisor loads it with the first container, so nothing here is imported that costs time.
 """
@@ -77,6 +77,9 @@ done
 echo "there is no network for its members: $said" >&2
 exit 125
 """
+#: It has no daemon: its containers are children of what starts them, and images are files.
+APPTAINER = "apptainer"
+APPTAINER_EXEC = ("--silent", "exec", "--cleanenv", "--contain", "--pid", "--no-init", "--no-home")
 #: What holds the network is called like a member with this name; theirs have a number.
 NETWORK = "network"
 HOLD = "trap exit TERM; exec 9<> <(:); while :; do read -rt 1000 -u 9; done"
@@ -129,7 +132,7 @@ def run_command(
     Args:
         container: the fields of `base.Container`.
         name: from `container_name`.
-        labels: whose it is, for those who look.
+        labels: whose it is, for those who look; Apptainer has none.
         cwd: working directory, inside one of the mounts.
         gpu_ids: the only ones it sees, as for CUDA_VISIBLE_DEVICES.
         user: ids of the user and the group that own what it writes.
@@ -138,6 +141,8 @@ def run_command(
         filter_file: has `system_calls`; empty for the filter of the engine.
         memory_bytes: most that it takes, where no sandbox says so; 0 is any.
     """
+    if container["kind"] == APPTAINER:
+        return _apptainer_command(container, name, cwd, gpu_ids)
     command = [container["program"], "run", "--rm", "--interactive", "--name", name]
     for key, value in labels.items():
         command += ["--label", f"trainmaster.{key}={value}"]
@@ -168,8 +173,7 @@ def run_command(
         mounts += [(path, "") for path in sandbox["writable"]]
     command += _user_options(container, user, groups)
     for path, how in mounts:
-        source, target = (_quoted(f"{key}={path}") for key in ("source", "target"))
-        command += ["--mount", f"type=bind,{source},{target}{how}"]
+        command += ["--mount", _mount(path, how)]
     if gpu_ids and container["kind"] == "podman":
         command += [f"--device=nvidia.com/gpu={gpu_id}" for gpu_id in gpu_ids]
     elif gpu_ids:
@@ -184,6 +188,43 @@ def run_command(
     script = f"HOLD={shlex.quote(HOLD)}\n{JOIN}"
     joining = ["/bin/bash", "-uc", script, "trainmaster", container["program"], network, image]
     return [*joining, " ".join(options), *command]
+
+
+def image_file(name: str, settings: Mapping[str, str]) -> str:
+    """Where Apptainer's image of this name lies, or is to lie: in its cache, unless the name is a file's.
+
+    >>> image_file("me/x:1", {"APPTAINER_CACHEDIR": "/scratch/ann"})
+    '/scratch/ann/trainmaster/me%2Fx:1.sif'
+    """
+    if name.startswith("/") and os.path.exists(name):  # noqa: PTH110 - as elsewhere in the supervisor
+        return name
+    cache = settings.get("APPTAINER_CACHEDIR") or f"{settings.get('HOME', '')}/.apptainer/cache"
+    return f"{cache}/trainmaster/{name.replace('/', '%2F')}.sif"
+
+
+def scratch(settings: Mapping[str, str], name: str) -> str:
+    """The directory that is ``/tmp`` in a container of Apptainer.
+
+    >>> scratch({"TMPDIR": "/scratch/ann"}, container_name("/home/ann", "digits/0/1", "worker-0"))
+    '/scratch/ann/trainmaster-digits-0-1-worker-0-b6943c7c'
+    """
+    return f"{settings.get('TMPDIR') or '/tmp'}/{name}"  # noqa: S108 - it must not exist before
+
+
+def _apptainer_command(
+    container: Mapping[str, Any], name: str, cwd: str, gpu_ids: Sequence[str]
+) -> list[str]:
+    settings = container["settings"]
+    command = [container["program"], *APPTAINER_EXEC, f"--pwd={cwd}"]
+    # Members of a machine share memory, NCCL's too: of `/dev` there is all or nothing. By itself `/tmp` is in
+    # memory, and small.
+    command += ["--bind=/dev", f"--workdir={scratch(settings, name)}"]
+    if gpu_ids:
+        command.append("--rocm" if os.path.exists("/dev/kfd") else "--nv")  # noqa: PTH110
+    for path in container["mounts"]:
+        command += ["--mount", _mount(path)]
+    command.append(image_file(container["image"], settings))
+    return [*command, "bash", "-c", PROCESS_1, "trainmaster"]
 
 
 def system_calls() -> str:
@@ -244,6 +285,11 @@ def _user_options(container: Mapping[str, Any], user: tuple[int, int], groups: I
     if container["rootless"]:
         return ["--user=0:0"]  # root in there is the caller out here
     return [f"--user={uid}:{gid}", *(f"--group-add={group}" for group in groups if group != gid)]
+
+
+def _mount(path: str, how: str = "") -> str:
+    source, target = (_quoted(f"{key}={path}") for key in ("source", "target"))
+    return f"type=bind,{source},{target}{how}"
 
 
 def _quoted(field: str) -> str:

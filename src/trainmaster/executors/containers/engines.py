@@ -1,4 +1,4 @@
-"""`ContainerEngine`: docker or podman on this machine, asked through its own command line."""
+"""`ContainerEngine`: docker, podman or Apptainer on this machine, asked through its own command line."""
 
 from __future__ import annotations
 
@@ -7,21 +7,28 @@ import re
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from io import BufferedIOBase
+from math import inf
+from pathlib import Path
 
 from trainmaster.dataclass import dataclass, field
 from trainmaster.executors.base import Container
 from trainmaster.executors.containers import command_line
 from trainmaster.objects.errors import FullStoreError
+from trainmaster.spec.addresses import is_loopback
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.plain_json import parsed_json
 from trainmaster.spec.processes import said_by
 
 ENGINE_VARIABLE = "TRAINMASTER_CONTAINER_ENGINE"
-KINDS = ("docker", "podman")
+#: Those that can keep tasks of others apart; and all.
+APART = ("docker", "podman")
+KINDS = (*APART, command_line.APPTAINER)
 
 #: Where the clients find their engine, their configuration and their helpers. Nothing else of the
 #: caller's environment reaches them, and none of it reaches a container.
@@ -30,6 +37,7 @@ _SETTINGS = (
     "DOCKER_TLS_VERIFY",
     "CONTAINER_CONNECTION", "CONTAINER_HOST", "CONTAINERS_CONF", "CONTAINERS_CONF_OVERRIDE",
     "CONTAINERS_REGISTRIES_CONF", "CONTAINERS_STORAGE_CONF", "REGISTRY_AUTH_FILE",
+    "APPTAINER_CACHEDIR", "APPTAINER_CONFIGDIR", "APPTAINER_TMPDIR",
     "DBUS_SESSION_BUS_ADDRESS", "HOME", "PATH", "TMPDIR",
     "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR",
 )  # fmt: skip
@@ -41,8 +49,23 @@ _PIECE_BYTES = 1 << 20
 #: How often it is looked whether the registry has answered; and the end of what a client says that is kept.
 _LOOK_S, _SAID = 0.5, 1 << 16
 _LOADED = re.compile(r"^Loaded image(?:\(s\)| ID)?: (\S+)$", re.MULTILINE)
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _NO_ROOM = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
-_UNDER_WAY = re.compile(r"Pulling from|Getting image source|Copying|\b[0-9a-f]{12}: |Digest: ", re.IGNORECASE)
+_UNDER_WAY = re.compile(
+    r"Pulling from|Getting image source|Copying|ing OCI |\b[0-9a-f]{12}: |Digest: ", re.IGNORECASE
+)
+#: Where nothing mounts an image, all of it is unpacked for each start.
+_STARTED_S = 300.0
+#: What is being made for so long was left by one that was killed.
+_LEFT_S = 24 * 3600.0
+#: Where an image that is a file says so, and which one it is.
+_MAGIC = b"SIF_MAGIC"
+_MAGIC_AT = 32
+_ID = slice(48, 64)
+#: Says what is in the environment of a container, with nothing but a bash.
+_ENVIRONMENT = "while IFS= read -rd '' pair; do printf '%s\\0' \"$pair\"; done </proc/self/environ"
+#: What Apptainer and bash set there.
+_NOT_OF_IMAGE = ("APPTAINER_", "SINGULARITY_", "HOME=", "PROMPT_COMMAND=", "PS1=", "PWD=", "TERM=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +88,7 @@ class ContainerEngine:
     """What starts containers on this machine.
 
     Attributes:
-        kind: ``docker`` or ``podman``.
+        kind: one of `KINDS`.
         program: absolute path of its client.
         rootless: it runs as an ordinary user.
         settings: all the environment that the client gets.
@@ -114,9 +137,13 @@ class ContainerEngine:
             UsageError: it cannot be had.
             FullStoreError: there is no room for it.
         """
-        with self._client("pull", name, children=children) as process:
-            said = _listen(process, CONNECT_S if connect_s is None else connect_s)
-        if process.returncode:
+        if name.startswith("/"):
+            raise UsageError(
+                f"{self.kind} knows no image that is a file: {name}",
+                f"Name one of a registry, or install Apptainer and set {ENGINE_VARIABLE}=apptainer.",
+            )
+        code, said = self._listened("pull", name, children=children, connect_s=connect_s)
+        if code:
             raise self.refusal(
                 f"the image {name} is not on this machine and cannot be pulled",
                 said,
@@ -148,6 +175,14 @@ class ContainerEngine:
         loaded = _LOADED.findall(said)
         if loaded and self.image(name) is None:
             self.ask("tag", loaded[-1], name)
+
+    def _listened(
+        self, *arguments: str, children: set[int], connect_s: float | None = None
+    ) -> tuple[int, str]:
+        """Exit code and output of what asks a registry."""
+        with self._client(*arguments, children=children) as process:
+            said = _listen(process, CONNECT_S if connect_s is None else connect_s)
+        return process.returncode, said
 
     @contextmanager
     def _client(
@@ -221,33 +256,141 @@ class ContainerEngine:
         )
 
 
-def find_engine(environ: Mapping[str, str]) -> ContainerEngine:
-    """The engine that ``TRAINMASTER_CONTAINER_ENGINE`` names; else docker if it answers, else podman.
+@dataclass(frozen=True, slots=True)
+class Apptainer(ContainerEngine):
+    """An engine without a daemon, whose images are files in the user's cache.
+
+    They are found by name, as those of other engines, or by the path of a file. An image of a registry is
+    made into a file once. Its name there is a link to that file, which is called as docker calls the image:
+    by the digest of its configuration.
+    """
+
+    def image(self, name: str) -> ContainerImage | None:
+        """See `ContainerEngine.image`."""
+        file = Path(command_line.image_file(name, self.settings))
+        try:
+            identity = file.readlink().stem if name != str(file) else _identity(file)
+        except OSError:
+            return None
+        words = [*command_line.APPTAINER_EXEC, str(file), "bash", "-c", _ENVIRONMENT]
+        try:
+            said = self._call(words, _STARTED_S).stdout  # nothing, if it has no bash
+        except (OSError, subprocess.TimeoutExpired):
+            said = ""
+        pairs = [pair for pair in said.split("\0") if pair and not pair.startswith(_NOT_OF_IMAGE)]
+        variables = {key: value for key, _, value in (pair.partition("=") for pair in pairs)}
+        return ContainerImage(identity, variables, is_own=name == str(file))
+
+    def pull(self, name: str, children: set[int], connect_s: float | None = None) -> None:
+        """See `ContainerEngine.pull`."""
+        if name.startswith("/"):
+            raise UsageError(f"there is no image {name}", "Name a file that is on every machine.")
+        with self._making(name) as place:
+            # In a cache of its own, which tells the digest; the user's would keep all of it twice.
+            settings = {**self.settings, "APPTAINER_CACHEDIR": str(place)}
+            host = name.partition("/")[0]
+            plain = ["--no-https"] if is_loopback(host.partition(":")[0]) else []
+            source = f"docker://{name}"
+            there = replace(self, settings=settings)
+            words = ("pull", *plain, f"{place}/image", source)
+            code, said = there._listened(*words, children=children, connect_s=connect_s)
+            if code:
+                host = host if "." in host else "docker.io"
+                raise self.refusal(
+                    f"the image {name} is not on this machine and cannot be pulled",
+                    said,
+                    f"Check its name, or log in: `apptainer registry login --username YOU docker://{host}`.",
+                )
+            self._take(place, name, _digest(place / "cache/blob"))
+
+    def load(self, name: str, archive: BufferedIOBase, children: set[int]) -> None:
+        """See `ContainerEngine.load`; the archive may be of docker or podman."""
+        with self._making(name) as place:
+            sent, identity = place / "sent", ""
+            with sent.open("wb") as file:
+                shutil.copyfileobj(archive, file, _PIECE_BYTES)
+            if _is_file_of_apptainer(sent):
+                sent.rename(place / "image")
+            else:
+                identity = _digest_of_archive(sent)
+                words = ("build", f"{place}/image", f"docker-archive:{sent}")
+                code, said = self._listened(*words, children=children, connect_s=inf)
+                if code:
+                    raise self.refusal(f"{self.kind} does not take the image {name}", said)
+            self._take(place, name, identity)
+
+    def save(self, name: str, target: str) -> None:
+        """See `ContainerEngine.save`."""
+        try:
+            shutil.copyfile(command_line.image_file(name, self.settings), target)
+        except OSError as error:
+            raise self.refusal(f"{self.kind} cannot save the image {name}", str(error)) from None
+
+    def remove(self, name: str) -> None:
+        """Its files; it has ended with what started it."""
+        shutil.rmtree(command_line.scratch(self.settings, name), ignore_errors=True)
+
+    def refusal(self, what: str, said: str, hint: str = "") -> TrainmasterError:
+        """See `ContainerEngine.refusal`."""
+        error = ContainerEngine.refusal(self, what, said, hint)
+        if not isinstance(error, FullStoreError):
+            return error
+        advice = (
+            "Free some there, or set APPTAINER_CACHEDIR (for images) and APPTAINER_TMPDIR (to make them)."
+        )
+        return FullStoreError(error.args[0], advice)
+
+    @contextmanager
+    def _making(self, name: str) -> Iterator[Path]:
+        """A directory for what is being made, where its file is to be."""
+        store = Path(command_line.image_file(name, self.settings)).parent
+        try:
+            store.mkdir(parents=True, exist_ok=True)
+            for left in store.glob(".new-*"):  # by one that was killed
+                if time.time() - left.stat().st_mtime > _LEFT_S:
+                    shutil.rmtree(left, ignore_errors=True)
+            with tempfile.TemporaryDirectory(prefix=".new-", dir=store, ignore_cleanup_errors=True) as place:
+                yield Path(place)
+        except OSError as error:
+            raise self.refusal(f"the image {name} cannot be made at {store}", str(error)) from None
+
+    def _take(self, place: Path, name: str, identity: str) -> None:
+        """Put an image where it is found by its name; others may do the same."""
+        made, name_of_file = place / "image", f"{identity or _identity(place / 'image')}.sif"
+        made.replace(place.parent / name_of_file)
+        made.symlink_to(name_of_file)
+        made.replace(command_line.image_file(name, self.settings))
+
+
+def find_engine(environ: Mapping[str, str], kinds: Sequence[str] = KINDS) -> ContainerEngine:
+    """The engine that ``TRAINMASTER_CONTAINER_ENGINE`` names; else the first one that answers.
 
     Args:
         environ: the caller's.
+        kinds: that will do.
 
     Raises:
         UsageError: there is none that answers.
     """
     chosen = environ.get(ENGINE_VARIABLE, "")
-    if chosen and chosen not in KINDS:
-        raise UsageError(
-            f"{ENGINE_VARIABLE}: {chosen!r} is no container engine", f"Set it to {' or '.join(KINDS)}."
-        )
+    if chosen and chosen not in kinds:
+        what = "cannot keep tasks of others apart" if chosen in KINDS else "is no container engine"
+        raise UsageError(f"{ENGINE_VARIABLE}: {chosen!r} {what}", f"Set it to {' or '.join(kinds)}.")
     settings = {name: environ[name] for name in _SETTINGS if name in environ}
     refusals = []
-    for kind in [chosen] if chosen else KINDS:
+    for kind in [chosen] if chosen else kinds:
         program = shutil.which(kind, path=environ.get("PATH", os.defpath))
         if program is None:
             refusals.append(f"{kind} is not installed")
             continue
-        rootless, refusal = _try(ContainerEngine(kind, os.path.abspath(program), settings=settings))  # noqa: PTH100
+        made = Apptainer if kind == command_line.APPTAINER else ContainerEngine
+        engine = made(kind, os.path.abspath(program), settings=settings)  # noqa: PTH100
+        rootless, refusal = _try(engine)
         if not refusal:
-            return ContainerEngine(kind, os.path.abspath(program), rootless, settings)  # noqa: PTH100
+            return replace(engine, rootless=rootless)
         refusals.append(f"{kind} does not answer ({refusal})")
     raise UsageError(
-        f"`container` needs docker or podman: {'; '.join(refusals)}",
+        f"`container` needs {', '.join(kinds[:-1])} or {kinds[-1]}: {'; '.join(refusals)}",
         "Install one of them; start the docker daemon (`systemctl start docker`) or join the group `docker`. "
         f"{ENGINE_VARIABLE} chooses between them.",
     )
@@ -255,13 +398,17 @@ def find_engine(environ: Mapping[str, str]) -> ContainerEngine:
 
 def last_words(said: str) -> str:
     """What an engine gives as the reason, on one line."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    said = _COLOUR.sub("", said)
+    lines = [line.removeprefix("FATAL:").strip() for line in said.splitlines() if line.strip()]
     useful = [line for line in lines if not line.startswith(("See 'docker", "Run 'docker"))]
     return (useful or lines or ["it said nothing"])[-1].removeprefix("Error response from daemon: ")
 
 
 def _try(engine: ContainerEngine) -> tuple[bool, str]:
     """Whether an engine is rootless, and why it is of no use."""
+    if engine.kind == command_line.APPTAINER:
+        code, said = engine.ask("version")
+        return True, last_words(said) if code else ""
     if engine.kind == "podman":
         code, said = engine.ask("info", "--format", "{{.Host.Security.Rootless}}")
         return said.strip() == "true", last_words(said) if code else ""
@@ -299,3 +446,42 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def _is_file_of_apptainer(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(_ID.stop)[_MAGIC_AT:].startswith(_MAGIC)
+
+
+def _identity(path: Path) -> str:
+    """What tells an image from others of the same name.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if path.is_dir() or not _is_file_of_apptainer(path):
+        return f"{path.stat().st_mtime_ns:x}"
+    with path.open("rb") as file:
+        return file.read(_ID.stop)[_ID].hex()
+
+
+def _digest(blobs: Path) -> str:
+    """Which image was pulled into an empty cache; empty if that is not told."""
+    try:
+        (entry,) = parsed_json((blobs / "index.json").read_bytes())["manifests"]
+        manifest = parsed_json((blobs / "blobs" / entry["digest"].replace(":", "/")).read_bytes())
+        return str(manifest["config"]["digest"]).rpartition(":")[2]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _digest_of_archive(path: Path) -> str:
+    """Which image is in an archive of docker or podman; empty if that is not told."""
+    import tarfile
+
+    try:
+        with tarfile.open(path) as archive, archive.extractfile("manifest.json") or path.open("rb") as file:
+            (entry,) = parsed_json(file.read())
+            return Path(entry["Config"]).stem
+    except (OSError, ValueError, KeyError, TypeError, tarfile.TarError):
+        return ""

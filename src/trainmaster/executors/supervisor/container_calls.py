@@ -103,6 +103,16 @@ class EngineCalls:
         self._killed.discard(gang.attempt)
         return True
 
+    def tidy(self, gang: GangProcesses) -> None:
+        """Remove the files of containers that have ended."""
+        if gang.scratch:
+            try:
+                pid = self._spawner.call(["/bin/rm", "-rf", "--", *gang.scratch], {})
+            except OSError as error:
+                self._note(f"{gang.attempt}: cannot remove {gang.scratch[0]}: {error.strerror}")
+            else:
+                self._asking[pid] = time.monotonic()
+
     def reaped(self, pid: int, wait_status: int) -> None:
         """A process that is no member has ended; it may be one of ours."""
         self._asking.pop(pid, None)

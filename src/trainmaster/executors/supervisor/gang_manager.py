@@ -365,6 +365,7 @@ class GangManager:
         gang.ports = ()
         if gang.enclosure is not None:
             gang.enclosure.remove()
+        self._engines.tidy(gang)
         self._running -= 1
         self._closing.pop(gang.attempt, None)
         self.slots.remove(gang.attempt)

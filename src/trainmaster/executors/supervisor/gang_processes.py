@@ -86,7 +86,9 @@ class GangProcesses:
 
     Attributes:
         client: that submitted it, None once it is of no use any more.
-        engine: what starts and ends the containers that its members run in, None without any.
+        engine: what has to be asked to end the containers that its members run in, None without any.
+        repeats: SIGTERM is sent again and again: its members are in containers.
+        scratch: directories that go with it.
         enclosure: what it has of its own, once it is started; None unless its members run as Unix users, or
             their memory is bounded.
         memory_bytes: most that its processes may take; 0 is any.
@@ -124,6 +126,8 @@ class GangProcesses:
         self.is_on_node = False
         self.lost = False
         self.engine: dict[str, Any] | None = None
+        self.repeats = False
+        self.scratch: list[str] = []
         self.enclosure: Enclosure | None = None
         self.memory_bytes = 0
         self.is_watched = False
@@ -158,10 +162,18 @@ class GangProcesses:
             each.container for each in members if each.container and each.container["kind"] != "user"
         ]
         if contained:
-            gang.engine = {key: contained[0][key] for key in ("program", "kind", "settings")}
-            if sandbox := contained[0].get("sandbox"):
-                gang.engine["holds_network"] = sandbox["has_peers"]
+            gang.take_engine(contained[0])
         return gang
+
+    def take_engine(self, container: dict[str, Any]) -> None:
+        """Know what has to be asked to end its containers, if they are not children of ours."""
+        self.repeats = True
+        if container["kind"] == "apptainer":
+            self.engine = None
+            return
+        self.engine = {key: container[key] for key in ("program", "kind", "settings")}
+        if sandbox := container.get("sandbox"):
+            self.engine["holds_network"] = sandbox["has_peers"]
 
     def find_engine(self) -> None:
         """Have the node say what starts containers there, if the request leaves it to the node.
@@ -178,7 +190,7 @@ class GangProcesses:
             with open(path, encoding="utf-8") as file:  # noqa: PTH123 - as elsewhere in the supervisor
                 said = json.load(file)
             member.container |= {key: said[key] for key in ("program", "kind", "rootless", "settings")}
-            self.engine = {key: said[key] for key in ("program", "kind", "settings")}
+            self.take_engine(member.container)
 
     def plan_enclosure(self, home_id: str) -> None:
         """Know what it has of its own, before there is anything of it."""
@@ -186,6 +198,14 @@ class GangProcesses:
             from trainmaster.executors.supervisor.enclosures import Enclosure
 
             self.enclosure = Enclosure.planned(self.attempt, home_id)
+        if self.repeats and self.engine is None:
+            from trainmaster.executors.containers.command_line import container_name, scratch
+
+            self.scratch = [
+                scratch(each.container["settings"], container_name(home_id, self.attempt, each.name))
+                for each in self.members
+                if each.container
+            ]
 
     def open_enclosure(self) -> None:
         """Make it.
@@ -235,7 +255,7 @@ class GangProcesses:
     @property
     def due_at(self) -> float | None:
         """Monotonic time when there is something to do about its end."""
-        if self.kill_at is None or self.engine is None:
+        if self.kill_at is None or not self.repeats:
             return self.kill_at
         return min(self.kill_at, self.remind_at)
 
@@ -285,6 +305,7 @@ class GangProcesses:
             "grace_s": self.grace_s,
             "members": [[member.name, member.essential] for member in self.members],
             "engine": self.engine,
+            "scratch": self.scratch,
             "places": self.enclosure.places if self.enclosure else [],
         }
 
@@ -320,6 +341,7 @@ class GangProcesses:
         gang = cls(start["attempt"], start["run"], start["directory"], start["grace_s"], members)
         gang.phase = RUNNING
         gang.engine = start.get("engine")
+        gang.scratch = start.get("scratch", [])
         if places := start.get("places"):
             from trainmaster.executors.supervisor.enclosures import Enclosure
 

@@ -125,9 +125,10 @@ class Spawner:
             filter_file = os.path.join(gang.directory, "system-calls.json")
             with open(filter_file, "w") as file:
                 file.write(command_line.system_calls())
+        name = command_line.container_name(self._home_id, gang.attempt, member.name)
         command = command_line.run_command(
             container,
-            name=command_line.container_name(self._home_id, gang.attempt, member.name),
+            name=name,
             labels={"home": self._home_id, "attempt": gang.attempt, "member": member.name},
             cwd=member.cwd,
             gpu_ids=member.gpu_ids if member.gpus else (),
@@ -139,7 +140,13 @@ class Spawner:
         )
         arguments = self._arguments(gang, member)[len(_FLAGS) :]
         markers = self._markers(gang)
-        records = command_line.records(arguments, {**member.env, **markers})
+        env = {**member.env, **markers}
+        if container["kind"] == command_line.APPTAINER:
+            os.mkdir(command_line.scratch(container["settings"], name), 0o700)  # noqa: PTH102
+            if member.gpus:  # it shows all of them
+                node = {key: value for key, value in handed_on(os.environ).items() if "VISIBLE" in key}
+                env = with_handed_on(env, node, member.gpu_ids)
+        records = command_line.records(arguments, env)
         return _start_reading(records, command, {**container["settings"], **markers}, pipe)
 
     def _spawn_as_user(

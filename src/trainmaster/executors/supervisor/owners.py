@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 from trainmaster.executors.supervisor import processes
+from trainmaster.executors.supervisor.container_calls import REMIND_S
 from trainmaster.executors.supervisor.gang_processes import RUNNING
 
 TYPE_CHECKING = False
@@ -67,6 +69,12 @@ class Owners:
             names = [each.name for each in gang.members if each.alive and (each.essential or not led)]
             self._engines.ask(gang, names)
             return
+        if gang.repeats:  # what starts a container tells those inside; what mounts its image is to stay
+            gang.remind_at = time.monotonic() + REMIND_S
+            for member in gang.members:
+                if member.pid and member.alive and (member.essential or not led):
+                    _signal(member.pid, signal.SIGTERM)
+            return
         pids = self.processes_of([gang])[gang.attempt]
         if led:
             servers = [member.pid or 0 for member in gang.members if member.alive and not member.essential]
@@ -85,7 +93,7 @@ class Owners:
                 _kill(self.processes_of([gang])[gang.attempt])
             gang.kill_at = now + gang.kill_pause_s  # again: it may have forked in that moment
             gang.kill_pause_s = min(gang.kill_pause_s * 2, _KILL_PAUSE_MAX_S)
-        elif gang.engine is not None and now >= gang.remind_at:
+        elif gang.repeats and now >= gang.remind_at:
             self.ask(gang)
 
     def _groups(self) -> dict[int, str]:

@@ -366,8 +366,8 @@ def _no_sandbox(said: str) -> UsageError:
 
 
 def _try_container(image: str, environ: Mapping[str, str]) -> str:
-    from trainmaster.executors.containers.engines import find_engine
+    from trainmaster.executors.containers.engines import APART, find_engine
 
-    engine = find_engine(environ)
+    engine = find_engine(environ, APART)
     where = "is here" if engine.image(image) is not None else "is fetched for the first run"
     return f"{engine.kind}; the image {redacted(image)} {where}"

@@ -56,6 +56,27 @@ def test_files_belong_to_the_caller(container, user, options):
     assert {each for each in found if each.startswith(("--user", "--group-add"))} == options
 
 
+APPTAINER = {**DOCKER, "program": "/bin/apptainer", "kind": "apptainer", "settings": {"HOME": "/h"}}
+
+
+def test_apptainer_is_a_program_with_an_image_that_is_a_file(tmp_path):
+    found = command(APPTAINER)
+    assert found[:2] == ["/bin/apptainer", "--silent"]
+    assert {"--cleanenv", "--contain", "--no-home", "--pwd=/a/code", "--workdir=/tmp/n"} <= set(found)
+    assert found[found.index("--mount") + 1] == "type=bind,source=/a,target=/a"
+    assert found[-5:-2] == ["/h/.apptainer/cache/trainmaster/i:1.sif", "bash", "-c"]
+    assert not {"--nv", "--rocm"} & set(found)
+    assert {"--nv", "--rocm"} & set(command(APPTAINER, gpu_ids=["1"]))
+    file = tmp_path / "my.sif"
+    for has, shown in (
+        (False, f"/h/.apptainer/cache/trainmaster/{str(file).replace('/', '%2F')}.sif"),
+        (True, file),
+    ):
+        if has:
+            file.touch()
+        assert command({**APPTAINER, "image": str(file)})[-5] == str(shown)
+
+
 def sandboxed(container, **fields):
     sandbox = Sandbox(65534, 65534, readable=("/code",), writable=("/code/out",), processes=99, **fields)
     values = {name: container[name] for name in ("program", "kind", "rootless", "image")}

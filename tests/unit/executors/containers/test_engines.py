@@ -56,6 +56,19 @@ def test_the_caller_chooses(programs):
         find_engine({**env, "TRAINMASTER_CONTAINER_ENGINE": "nerdctl"})
 
 
+def test_apptainer_where_there_is_nothing_else(programs):
+    env = programs(docker=UNREACHABLE, apptainer="echo 1.4.5")
+    assert find_engine(env).kind == "apptainer"
+    with pytest.raises(
+        UsageError, match=r"needs docker or podman: docker does not answer .*podman is not installed"
+    ):
+        find_engine(env, engines.APART)
+    with pytest.raises(UsageError, match="'apptainer' cannot keep tasks of others apart"):
+        find_engine({**env, "TRAINMASTER_CONTAINER_ENGINE": "apptainer"}, engines.APART)
+    with pytest.raises(UsageError, match=r"docker knows no image that is a file: /x\.sif"):
+        ContainerEngine("docker", "/bin/false").pull("/x.sif", set())
+
+
 def test_none_is_there(programs):
     with pytest.raises(
         UsageError, match=r"docker does not answer .Cannot connect.*podman is not installed"

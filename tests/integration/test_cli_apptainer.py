@@ -1,0 +1,156 @@
+"""`container: IMAGE` with Apptainer: what differs from docker; `test_cli_containers.py` has the rest."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from aws_stand_in import free_port
+from private_engines import APPTAINER, IMAGE, NoEngineError, PrivateEngine
+
+from trainmaster.executors.containers.engines import find_engine
+from trainmaster.testing.waits import until
+
+pytestmark = pytest.mark.container
+
+
+@pytest.fixture(scope="module")
+def engine():
+    try:
+        with PrivateEngine("apptainer") as found:
+            yield found
+    except NoEngineError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def user(tm, engine):
+    """Who has it and no other engine, in a home that anybody may look into."""
+    root = Path(tempfile.mkdtemp(prefix="tm-user-", dir="/tmp"))
+    root.chmod(0o755)
+    found = type(tm)(root)
+    only = root / "bin"
+    only.mkdir()
+    found.env |= engine.env
+    for folder in reversed(found.env["PATH"].split(":")):
+        for each in Path(folder).glob("*") if Path(folder).is_dir() else ():
+            if each.name not in ("docker", "podman"):
+                (only / each.name).unlink(missing_ok=True)
+                (only / each.name).symlink_to(each)
+    del found.env["TRAINMASTER_CONTAINER_ENGINE"]
+    found.env["PATH"] = str(only)
+    try:
+        yield found
+        until(lambda: not engine.containers(), "no container is left")
+    finally:
+        found.clean_up()
+        engine.remove_all()
+        shutil.rmtree(root)
+
+
+def anybodys_apptainer(place, programs):
+    """A copy that others than root may look into."""
+    tree = APPTAINER.parents[1]
+    if not tree.is_dir():
+        return
+    shutil.copytree(tree, place, symlinks=True)
+    library = place / "c/usr/lib/x86_64-linux-gnu"
+    for program in (place / "usr/bin/apptainer", *place.glob("usr/lib/*/apptainer/bin/starter")):
+        options = (
+            "--set-interpreter",
+            library / "ld-linux-x86-64.so.2",
+            "--set-rpath",
+            f"{library}:/usr/lib/x86_64-linux-gnu",
+        )
+        subprocess.run(["patchelf", *options, program], check=True)
+    (programs / "apptainer").unlink()
+    (programs / "apptainer").symlink_to(place / "usr/bin/apptainer")
+
+
+def image_file(engine) -> str:
+    found = Path(find_engine({**os.environ, **engine.env}).settings["APPTAINER_CACHEDIR"], "trainmaster")
+    return str(found / f"{IMAGE}.sif")
+
+
+def test_an_ordinary_user_trains_in_a_file(user, engine):
+    """Without root and without setuid; nothing is chosen, as there is nothing else."""
+    file = user.root / "of me.sif".replace(" ", "_")
+    shutil.copyfile(image_file(engine), file)
+    uid, gid = (found := pwd.getpwnam("nobody")).pw_uid, found.pw_gid  # one that has a name
+    for path in (user.root, user.work, user.notes, file):
+        os.chown(path, uid, gid)
+    # Our own Python, and Apptainer, may lie in root's home, so this user may read everything.
+    become = (
+        f"set -- setpriv --reuid={uid} --regid={gid} --clear-groups "
+        '--inh-caps=+dac_read_search --ambient-caps=+dac_read_search -- "$@";'
+    )
+    anybodys_apptainer(user.root / "apptainer", user.root / "bin")
+    recipe = user.task(
+        "id; echo image $FROM_IMAGE; touch here $HOME/there $TRAINMASTER_OUTPUT_DIR/model",
+        container=str(file),
+    )
+    env = {**user.env, "HOME": str(user.root)}
+    run = user.call("run", recipe, "--json", prefix=become, env=env).json["run"]
+    log = (user.home / "runs" / run / "tasks/main/0/1/worker-0.log").read_text()
+    assert f"uid={uid} gid={gid}" in log
+    assert "image yes\n" in log
+    written = [path for top in (user.home, user.cache) for path in top.rglob("*")]
+    assert any(path.name == "here" for path in written)
+    assert {(path.lstat().st_uid, path.lstat().st_gid) for path in written} == {(uid, gid)}
+
+
+def test_files_that_are_not_there(user):
+    refusal = user.refused(user.task("true", container="/no/such.sif"))
+    assert "experiments.main.container: there is no image /no/such.sif" in refusal
+
+
+def test_an_image_of_a_registry_is_brought_once_and_its_digest_recorded(user, engine, tmp_path):
+    if (registry := shutil.which("docker-registry")) is None:
+        pytest.skip("docker-registry not installed; scripts/build_apptainer.sh installs it")
+    try:
+        with PrivateEngine("podman") as podman:
+            port = free_port()
+            name = f"localhost:{port}/me/image:1"
+            (tmp_path / "config.yml").write_text(
+                f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {tmp_path}/registry}}}}\n"
+                f"http: {{addr: '127.0.0.1:{port}'}}\n"
+            )
+            with (tmp_path / "log").open("wb") as log:
+                serving = subprocess.Popen(
+                    [registry, "serve", tmp_path / "config.yml"], stdout=log, stderr=log
+                )
+            try:
+                podman.client("tag", IMAGE, name)
+                until(lambda: b"listening" in (tmp_path / "log").read_bytes())
+                podman.client("push", "--tls-verify=false", name)
+                identity = podman.client("image", "inspect", "--format", "{{.Id}}", IMAGE).strip()
+                recipe = user.task("echo image $FROM_IMAGE", container=name)
+                assert user.call("check", recipe).out
+                run = user.run(recipe)["run"]
+            finally:
+                serving.terminate()
+                serving.wait()
+    except NoEngineError as error:
+        pytest.skip(str(error))
+    assert "image yes\n" in user.logs(run)
+    again = user.run(recipe)["run"]  # the registry is gone
+    assert "image yes\n" in user.logs(again)
+    with closing(sqlite3.connect(user.home / "trainmaster.db")) as database:
+        assert f'"digest": "{identity}"' in "".join(database.iterdump())
+
+
+def test_too_much_memory_is_told_as_such(user, engine):
+    recipe = user.task(
+        "python3 -c 'found = []\nwhile True: found.append(bytearray(1 << 24))'",
+        container=IMAGE,
+        hardware={"memory": "200MB"},
+    )
+    said = user.call("run", recipe, code=1).err
+    assert "killed: out of memory" in said
