@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trainmaster.advisor.market.phases import PhaseHistory
+from trainmaster.advisor.model.task_numbers import numbers_of_task
 from trainmaster.dataclass import dataclass, field
 from trainmaster.spec import Experiment, Strategy
 from trainmaster.spec.errors import UsageError
@@ -17,10 +18,13 @@ from trainmaster.spec.processor_limit import check_processor_limit
 if TYPE_CHECKING:
     from trainmaster.advisor.model.measurement import ObservedCurve
     from trainmaster.advisor.model.target_steps import TargetBelief
+    from trainmaster.spec.task_space import TaskSpace
     from trainmaster.spec.until import Until
 
 #: Most workers that are considered where the recipe sets no limit.
 MOST_WORKERS = 64
+#: Of more tasks so many stand for all.
+_MOST_SIZES: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,7 @@ class Workload:
         prepared_in: provider and region of images from which machines start with ``setup`` and ``container``.
         is_warm: its machines are there, an earlier run has kept them. stays: they are kept afterwards.
         adapts: another machine may take the place of one that becomes slow.
+        sizes: `task_numbers` of its tasks; empty where they are alike, or not known before.
         until: what ends its tasks early. target: what is believed of when; None where nothing is known.
     """
 
@@ -104,6 +109,7 @@ class Workload:
     until: Until | None = None
     target: TargetBelief | None = None
     machines: int | None = None
+    sizes: tuple[Mapping[str, float], ...] = ()
 
     @classmethod
     def of(cls, experiment: Experiment, seed: int, max_workers: int | None = None) -> Workload:
@@ -147,6 +153,7 @@ class Workload:
             most_workers=(distributed.worker_bounds[1] if distributed else 1) or MOST_WORKERS,
             adapts=experiment.adapt,
             until=experiment.ends_at,
+            sizes=tuple(_sizes(experiment.tasks(seed))),
         )
 
     def aimed(self, curves: Sequence[ObservedCurve]) -> Workload:
@@ -192,6 +199,15 @@ class Workload:
     def has_length(self) -> bool:
         """True if the recipe says how many steps there are."""
         return all(length.steps is not None for length in self.lengths.values())
+
+
+def _sizes(tasks: TaskSpace) -> Iterator[dict[str, float]]:
+    """Of at most so many tasks, evenly from all."""
+    for task in range(0, len(tasks) if len(tasks) > 1 else 0, -(-len(tasks) // _MOST_SIZES)):
+        numbers = numbers_of_task(tasks, task)
+        if numbers is None:
+            return
+        yield numbers
 
 
 def _lengths(experiment: Experiment, max_workers: int | None) -> Iterator[tuple[int, Length]]:

@@ -31,7 +31,7 @@ _P5_SIGMA: Final = 1.645
 #: What of a measurement is not told.
 _SILENT: Final = (
     "code_lines", "numbers", "curve", "startup_doubt", "work_doubt", "wanted", "load", "begun_at",
-    "said_steps", "unit", "as_seen",
+    "said_steps", "unit", "of_task", "as_seen",
 )  # fmt: skip
 
 
@@ -196,6 +196,7 @@ class Measurement(JsonObject):
         epochs_done: number of the last epoch that was seen, None if it shows none.
         code_lines: what `kinship` compares: hashes of lines of its code.
         numbers: of its command, parameters and environment, by name.
+        of_task: `task_numbers` of the task that it is of; None if unknown.
         curve: of the metric of its target.
         held: share of its time for which other work held the processors that it was ready for, or its
             machine was not given them; None if unknown. `step_spread` counts it.
@@ -240,6 +241,7 @@ class Measurement(JsonObject):
     begun_at: int = 0
     said_steps: int = 0
     unit: str = "step"
+    of_task: Mapping[str, float] | None = None
     as_seen: Measurement | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -219,6 +219,12 @@ def _under_way(
     """
     training = _copies(timing.training_s(one))
     once, training = _copies(timing.task_s(one)) - training, training * slower
+    sizes = () if len(timing.workload.plays) else timing.sizes.factors
+    alike = training / _copies(np.asarray(timing.sizes.over(one.at_once))) if len(sizes) else training
+
+    def of(number: int) -> Floats:
+        return alike * _copies(sizes[number][:, None]) if number < len(sizes) else training
+
     has_steps = timing.knowledge.model is not None
     tail = _copies(timing.tail_s())
     trained = _copies(timing.trained(one))
@@ -227,9 +233,12 @@ def _under_way(
     begun = []
     for each in doing.running:
         share = order.share(int(order.places([each.number])[0]), trained, each.share or 0.0)
-        mine = training / trained * share
+        whole = of(each.number) / trained
+        mine = whole * share
         ends = share if is_played else None
-        begun.append(_left(once + mine, mine, training / trained, tail, each, has_steps, trained, ends))
+        begun.append(_left(once + mine, mine, whole, tail, each, has_steps, trained, ends))
+    if len(sizes):
+        return begun, np.array([once + of(number) for number in waiting]), np.arange(len(waiting))
     many = order.plays.shape[1] if order.plays.size else 1
     takes = [once + training / trained * order.share(place, trained) for place in range(many)]
     return begun, np.array(takes), order.places(waiting)

@@ -157,7 +157,12 @@ class _Asked:
         drawing = TimingByType.of(timing)
         candidates = Candidates.of(workload, machines, servers, supply.slots, supply.hosts, pairs)
         candidates, notes = that_fit(candidates, drawing, limits)
-        notes = (*left_aside(workload, supply), *notes, *_not_learnt(subject.knowledge))
+        notes = (
+            *left_aside(workload, supply),
+            *notes,
+            *_not_learnt(subject.knowledge),
+            *filter(None, [timing.sizes.note()]),
+        )
         return cls(subject, timing, drawing, candidates, notes, slots)
 
     def shape(self, some: Candidates, row: int) -> ClusterShape:

@@ -27,6 +27,7 @@ from trainmaster.advisor.model.steptime import StepTimeModel
 from trainmaster.advisor.quote import beliefs
 from trainmaster.advisor.quote.equivalence import Equivalence, alike
 from trainmaster.advisor.quote.once_phases import AFTERWARDS, OncePhases
+from trainmaster.advisor.quote.task_sizes import TaskSizes
 from trainmaster.dataclass import dataclass
 from trainmaster.providers import Offer
 from trainmaster.spec import Strategy
@@ -165,6 +166,11 @@ class Timing:
         """(S, m) seconds of one task, from the start of its members to their end."""
         return self._task_s(self._busy_s(some), some)
 
+    @cached_property
+    def sizes(self) -> TaskSizes:
+        """How tasks differ."""
+        return TaskSizes.of(self.workload.sizes, self.knowledge.measurements, self._normal(9))
+
     def tail_s(self) -> Floats:
         """(S, 1) seconds from the last step to the end of a task."""
         known = self.knowledge
@@ -215,7 +221,8 @@ class Timing:
         model = self.knowledge.model
         if model is None:
             noise = (self.knowledge.duration_s or 0.0) * np.exp(self._task_noise)
-            return noise * self.slowness(some) * self._contention(some)
+            alike = noise * self.slowness(some) * self._contention(some)
+            return np.asarray(alike * self.sizes.over(some.at_once), dtype=float)
         shapes = self.shapes(some)
         theta = self._theta(model)
         if alone:
@@ -232,6 +239,7 @@ class Timing:
             credit_s = _draw(beliefs.NIC_CREDIT_S, self._normal(7)) / self._waves(some)
             worker, server = sent_mbit(theta, shapes, model.context)
             total = slowed(total, (some.steps * worker, some.steps * server), cards, credit_s)
+        total = total * self.sizes.over(some.at_once)
         return np.asarray((total + self._pauses(some, step)) * self.trained(some), dtype=float)
 
     def trained(self, some: Candidates) -> Floats:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy.engine import RowMapping
 
 from trainmaster.advisor.model.intervals import median
+from trainmaster.advisor.model.task_numbers import numbers_of_task
 from trainmaster.artifacts import take_snapshot
 from trainmaster.control.decide.task import Policy
 from trainmaster.control.loop.recording import AttemptMachine, Recorded, RecordedPhase, Recorder
@@ -441,6 +442,10 @@ def make_recorder(
         facts: what was found out of the run.
     """
 
+    def with_task(each: Recorded) -> Measurement:
+        tasks, task = recipe.experiments[each.experiment].tasks(recipe.seed), int(each.attempt.split("/")[-2])
+        return replace(each.measurement, of_task=numbers_of_task(tasks, task))
+
     def keep(found: Sequence[Recorded]) -> None:
         try:
             code = _code_of(recipe, snapshot)
@@ -452,7 +457,7 @@ def make_recorder(
             for name in {each.experiment for each in found}
         }
         rows = [
-            new_row(each.attempt, keys[each.experiment], each.experiment, run, each.measurement)
+            new_row(each.attempt, keys[each.experiment], each.experiment, run, with_task(each))
             for each in found
         ]
         with suppress(StoreError):  # the run matters more, and says so itself if the database is away

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from trainmaster import library
 from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.model.task_numbers import numbers_of_task
 from trainmaster.artifacts import Snapshot, materialise, take_snapshot
 from trainmaster.control.attempt.local_site import LocalSite
 from trainmaster.control.checks.preflight import check_directories, check_machine, check_parts
@@ -239,7 +240,7 @@ class _Session:
             RecordedPhase(name, experiment.name, took, found.offer, found.measured_at)
             for took in attempt.took
         ]
-        found = replace(found, load=load)
+        found = replace(found, load=load, of_task=numbers_of_task(experiment.tasks(self._recipe.seed), 0))
         rows = [new_row(name, key, experiment.name, None, found), *phase_rows(None, phases)]
         self._service.database.add_measurement(*rows)
         return found
