@@ -531,3 +531,17 @@ def test_the_best_of_more_tasks_than_are_drawn_is_drawn_and_compared(browser, si
     best_task = page.get_by_role("region", name="Best task of each run")
     assert f"train/{best}" in best_task.inner_text()
     page.context.close()
+
+
+@pytest.mark.browser
+def test_what_was_written_on_a_page_is_there_after_a_log_in_that_came_between(browser, site, written):  # noqa: F811
+    page = opened(browser, site)
+    page.goto(f"{site.url}/runs/{written}/again")
+    page.get_by_label("Recipe").fill("name: mine # a long thought\n")
+    page.context.clear_cookies()
+    page.get_by_role("button", name="Run it").click()
+    page.get_by_label("Token").fill(site.token)
+    page.get_by_role("button", name="Log in").click()
+    page.wait_for_url(f"**/runs/{written}/again")
+    assert page.get_by_label("Recipe").input_value() == "name: mine # a long thought\n"
+    page.context.close()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -163,12 +163,21 @@ async def _no_room(request: Request, error: Exception) -> Response:
     return await _failed(request, full)
 
 
+def _page_of(request: Request) -> str:
+    """The page that is asked for, or that has sent a form: there is what was written into it."""
+    wanted = urlsplit("/")
+    with suppress(ValueError):  # somebody has written that header
+        asked = str(request.url)
+        wanted = urlsplit(asked if request.method == "GET" else request.headers.get("referer", ""))
+    is_ours = wanted.netloc == request.url.netloc
+    return f"{wanted.path}{f'?{wanted.query}' * bool(wanted.query)}" if is_ours else "/"
+
+
 async def _failed(request: Request, error: Exception) -> Response:
     """Who is not known is asked to log in."""
     assert isinstance(error, TrainmasterError)
     if isinstance(error, UnknownCallerError) and not is_part(request):
-        wanted = request.url.path if request.method == "GET" else "/"
-        return redirect(f"/login?{urlencode({'next': wanted})}")
+        return redirect(f"/login?{urlencode({'next': _page_of(request)})}")
     caller = getattr(request.state, "caller", None)
     hint = for_readers(error.hint, caller)
     answer = page(request, "error.html", status_of(error), title=str(error.args[0]), hint=hint)

@@ -62,6 +62,7 @@ def _about(state: State, caller: Caller) -> dict[str, Any] | None:
         "is_manager": is_manager,
         "members": accounts.members(caller.team),
         "roles": [role for role, scopes in ROLES.items() if scopes <= caller.scopes],
+        "lacks": sorted(ROLES["manager"] - caller.scopes),
         "invites": _open_ones(state, accounts.invites(caller.team)) if is_manager else [],
         "secrets": state.secrets.names(caller.team) if is_manager else [],
         "logins": state.team_logins.names(caller.team) if is_manager else [],

@@ -18,7 +18,7 @@ tabs.forEach((tab, i) => {
   panels[i].setAttribute("aria-labelledby", tab.id);
   tab.addEventListener("click", event => { event.preventDefault(); choose(i); });
   tab.addEventListener("keydown", event => {
-    const by = {ArrowRight: 1, ArrowLeft: -1}[event.key];
+    const by = {ArrowRight: 1, ArrowLeft: -1, Home: -i, End: tabs.length - 1 - i}[event.key];
     if (by === undefined) return;
     const next = (i + by + tabs.length) % tabs.length;
     choose(next); tabs[next].focus();

@@ -107,6 +107,26 @@ def test_who_sees_several_budgets_begins_with_the_own_one(office):
     assert first() == "Budget", "of team red"
 
 
+def test_a_manager_without_all_scopes_is_told_why_he_gives_fewer_roles(office):
+    assert "never exceeded" not in Browser(office, "manager").text()
+    less = office.state.access.create_token("less", ["read", "run", "manage"], "red", account="manager")
+    office.tokens["less"] = less["token"]
+    said = "this log-in is without infer: it gives the role viewer only."
+    assert said in Browser(office, "less").text()
+
+
+def test_who_is_logged_out_comes_back_to_where_he_was(office):
+    def next_of(method, path, **headers):
+        return office.ask(None, method, path, headers=headers).headers["location"]
+
+    assert next_of("GET", "/runs?state=DONE") == "/login?next=%2Fruns%3Fstate%3DDONE"
+    again = "/runs/job-red/again"
+    sent = {"sec-fetch-site": "same-origin", "referer": f"http://testserver{again}"}
+    assert next_of("POST", again, **sent) == "/login?next=%2Fruns%2Fjob-red%2Fagain"
+    for other in ("http://evil.example/x", "http://[", "//x", ""):
+        assert next_of("POST", again, **{**sent, "referer": other}) == "/login?next=%2F"
+
+
 def test_a_manager_changes_roles_and_takes_people_out(office):
     manager, viewer = Browser(office, "manager"), Browser(office, "viewer")
     asks = "workflows that member registered start nothing until somebody registers them again; runs go on."
