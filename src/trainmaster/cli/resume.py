@@ -9,7 +9,7 @@ import typer
 from trainmaster.cli.labels import selected
 from trainmaster.cli.opening import open_client, refuse_on_server
 from trainmaster.cli.options import AsJson, Labels, LendKeys, RunOrNone, WhereText
-from trainmaster.cli.output import print_json, say, say_error
+from trainmaster.cli.output import print_json, say
 from trainmaster.spec.errors import TrainmasterError, UsageError, fails_as
 from trainmaster.spec.units import parse_money
 
@@ -94,7 +94,7 @@ def _resume_all(client: ClientProtocol, runs: Sequence[str], *, as_json: bool) -
                 client.detach_run(run)
         except TrainmasterError as error:
             failed += 1
-            say_error(error)
+            say(f"error: {run}: {error}")
             continue
         done = "has succeeded, or goes on already" if accepted is None else "goes on in the background"
         say(f"{run} {done}")

@@ -1,12 +1,15 @@
-"""`cancel` of single tasks waits for whoever drives the run, and for nobody else."""
+"""What `cancel` of tasks waits for, and what `resume` of several runs says of each."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
 import pytest
+import typer
 
 from trainmaster.cli.cancel import _end_tasks
+from trainmaster.cli.resume import _resume_all
+from trainmaster.spec.errors import UsageError
 
 AWAY = {"state": "working", "pid": None, "machine": "i-0a1b"}
 
@@ -38,3 +41,14 @@ def test_a_task_is_waited_for_while_something_drives_its_run(driver, told, capsy
     client = SimpleNamespace(cancel_tasks=cancel_tasks, brief=lambda _: line)
     _end_tasks(client, "r", ["3", "4"], as_json=False)
     assert capsys.readouterr().err.splitlines() == told
+
+
+def test_of_several_that_are_resumed_each_that_cannot_be_is_named(capsys):
+    def take_run(run):
+        raise UsageError("no lab is up", "Put one up.")
+
+    with pytest.raises(typer.Exit):
+        _resume_all(SimpleNamespace(take_run=take_run), ["a-1", "b-2"], as_json=False)
+    assert capsys.readouterr().err.splitlines() == [
+        "error: a-1: no lab is up", "Put one up.", "error: b-2: no lab is up", "Put one up.",
+    ]  # fmt: skip
