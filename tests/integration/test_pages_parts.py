@@ -545,3 +545,16 @@ def test_what_was_written_on_a_page_is_there_after_a_log_in_that_came_between(br
     page.wait_for_url(f"**/runs/{written}/again")
     assert page.get_by_label("Recipe").input_value() == "name: mine # a long thought\n"
     page.context.close()
+
+
+@pytest.mark.browser
+def test_a_log_that_grows_faster_than_it_is_read_is_followed_at_its_end(browser, site):  # noqa: F811
+    site.large("loud", 1, 2, ["loss"], 500)
+    page = opened(browser, site)
+    page.goto(f"{site.url}/runs/loud/logs")
+    page.locator("#L500").wait_for()
+    with site.service.home.attempt("loud", "train", 0, 1).log("worker-0").open("a") as file:
+        file.writelines("more\n" for _ in range(100_000))
+    page.evaluate("write()")
+    page.locator("#L100500").wait_for(timeout=30_000)  # all of them, 400 at a time, would take 100 s
+    page.context.close()

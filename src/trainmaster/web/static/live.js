@@ -153,17 +153,20 @@ function tools() {
   show();
 }
 // The log: what is new of it comes as rows. Its end is followed until somebody pauses, or scrolls up to read.
-let asking = false, isNew = false, follows = true;
+// What is written faster than it can be read is not shown line by line: after two pieces that were not all, its end is.
+let asking = false, isNew = false, follows = true, behind = 0;
 const isAtEnd = () => log.scrollTop + log.clientHeight >= log.scrollHeight - 20;
 async function write() {
   isNew = true;
   if (asking || !follows) return;
   asking = true; isNew = false;
   const {src, shown = "", offset = 0, number = 1} = log.dataset;
-  const answer = await fetch(`${src}&shown=${encodeURIComponent(shown)}&offset=${offset}&number=${number}`, {headers: {"HX-Request": "true"}}).catch(() => null);
+  const jumps = behind > 1, from = jumps ? "" : `${encodeURIComponent(shown)}&offset=${offset}&number=${number}`;
+  const answer = await fetch(`${src}&shown=${from}`, {headers: {"HX-Request": "true"}}).catch(() => null);
   if (answer?.ok) {
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("log");
-    if (fresh.dataset.shown && fresh.dataset.shown !== shown) log.replaceChildren();
+    if (jumps || fresh.dataset.shown && fresh.dataset.shown !== shown) log.replaceChildren();
+    behind = fresh.dataset.more === "1" ? behind + 1 : 0;
     // The last line may have been half of one.
     for (const row of fresh.querySelectorAll("p")) { const old = document.getElementById(row.id); if (old) old.replaceWith(row); else log.append(row); }
     while (log.childElementCount > MOST_LINES) log.firstElementChild.remove();
