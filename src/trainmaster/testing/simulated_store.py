@@ -118,6 +118,10 @@ class SimulatedStore:
         """See `Database.approvals`."""
         return dict(self.answers)
 
+    def cancelled_tasks(self, run: str) -> dict[str, str]:
+        """See `Database.cancelled_tasks`."""
+        return dict(self.cancelled)
+
     def cancel_task(self, name: str) -> None:
         """A person wants a task ended; see `run_facts.cancel_tasks`."""
         if self.run["state"] is not State.DONE:

@@ -130,7 +130,7 @@ class SessionRecords:
 
     def cancelled_tasks(self, run: str) -> dict[str, str]:
         """See `Database.cancelled_tasks`."""
-        return dict(self._simulation.database.cancelled)
+        return self._simulation.database.cancelled_tasks(run)
 
     def want_stop(self, run: str, reason: EndReason) -> None:
         """See `Database.want_stop`."""
