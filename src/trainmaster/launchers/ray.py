@@ -42,11 +42,13 @@ while (found := sum(node["Alive"] for node in ray.nodes())) < int(sys.argv[1]):
         sys.exit(f"{found} of {sys.argv[1]} members have joined Ray")
     time.sleep(0.2)
 """
-#: Its port is open before the head is known: on a busy machine a node that comes meanwhile is sent away.
+#: Its port is open before the head is known: on a busy machine a node that comes meanwhile is sent away. Ray
+#: also gives up when it has not started within 30 s. The head waits for its nodes, and says how many came.
 _JOIN = """\
 until "${start[@]}" --address "$RAY_ADDRESS" >"$server_log" 2>&1; do
   code=$?
-  grep -q 'No node info found for head node' "$server_log" || { tail -n 20 "$server_log" >&2; exit "$code"; }
+  grep -qE 'No node info found for head node|node timed out during startup' "$server_log" ||
+    { tail -n 20 "$server_log" >&2; exit "$code"; }
   sleep 1
 done"""
 _TELL = '{ code=$?; tail -n 20 "$server_log" >&2; exit "$code"; }'
