@@ -507,9 +507,8 @@ def test_what_tasks_use_is_drawn_from_zero_in_units_that_fit(browser, site, writ
     page.goto(f"{site.url}/runs/{written}/machines")
     page.locator(".chart canvas").first.wait_for()
     assert page.evaluate("() => LOOK.words('Memory', 12.6e6)") == "13 MB"
-    assert page.evaluate("() => LOOK.words('CPU, cores', 0.5)") == "0.5"
-    least = page.evaluate("() => [...members.charts.values()].map(each => each.plot.scales.y.min)")
-    assert set(least) == {0}
+    assert set(page.evaluate("() => [...members.charts.values()].map(each => each.plot.scales.y.min)")) == {0}
+    assert page.evaluate("() => members.chart('Memory').plot.scales.y.max") >= 1000, "no 1 B, 1 B, 0 B"
     page.context.close()
 
 

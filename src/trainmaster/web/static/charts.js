@@ -126,7 +126,7 @@ class Charts {
     }
   }
   draw() {
-    for (const found of this.charts.values()) {
+    for (const [key, found] of this.charts) {
       if (!found.stale || !found.holder.clientWidth) continue;
       found.stale = false;
       const all = [...found.series.keys()], isMany = all.length > COLORS.length, {smooth, log} = this.options;
@@ -162,7 +162,7 @@ class Charts {
       found.plot?.destroy();
       found.names = wanted;
       const axis = {stroke: css("--dim"), font: "12px system-ui, sans-serif", grid: {stroke: css("--line"), width: 1}, ticks: {stroke: css("--line"), width: 1, size: 4}};
-      found.plot = new uPlot({...this.size(found.holder), padding: [8, PADDING, 0, 0], scales: {x: {time: this.time, ...(this.time ? {range: around} : {})}, y: isLog ? {distr: 3} : this.isWhole ? {range: (_, least, most) => [0, most > 0 ? 1.05 * most : 1]} : {}},
+      found.plot = new uPlot({...this.size(found.holder), padding: [8, PADDING, 0, 0], scales: {x: {time: this.time, ...(this.time ? {range: around} : {})}, y: isLog ? {distr: 3} : this.isWhole ? {range: (_, least, most) => [0, 1.05 * Math.max(most, this.words(key, 0) === "0" ? 0.01 : 1000)]} : {}},
         axes: [{...axis, size: 28, ...(this.time ? {space: 80, values: (_, all) => all.map(clock)} : this.x === "time" ? {space: 80, incrs: SPANS, values: (_, all) => all.map(duration)} : this.x === "epoch" ? {} : {incrs: WHOLE})}, {...axis, size: AXIS, values: (_, all) => all.map(value => value === null ? "" : this.words(found.holder.dataset.key, value))}],
         series: [{label: this.x}, ...series], bands, legend: {show: false}, cursor: {y: false, drag: {x: true, y: false}, sync: {key: this.time ? "time" : "all", scales: ["x", null]}},
         hooks: {draw: [plot => this.mark(plot, found)], setCursor: [plot => this.point(found, plot)]}}, data, found.holder);
