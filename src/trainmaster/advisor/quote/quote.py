@@ -265,12 +265,14 @@ class QuotedQueue(JsonObject):
     Attributes:
         time_s: None if nothing is known. reckoned_s: as the provider reckons now; None if it does not.
         seen: how many earlier waits are known. ranks: how the provider ranks what waits there now.
+        holders: who holds the hosts that are waited for; empty where there is a queue.
     """
 
     time_s: Interval | None = None
     reckoned_s: float | None = None
     seen: int = 0
     ranks: str = ""
+    holders: str = ""
 
     @classmethod
     def of(cls, reckoned_s: float | None, seen: Sequence[float], ranks: str = "") -> QuotedQueue:
@@ -290,6 +292,9 @@ class QuotedQueue(JsonObject):
     @property
     def words(self) -> str:
         """For people."""
+        if self.holders:
+            long = "nothing says how long" if self.time_s is None else self.time_s.words(format_duration)
+            return f"for hosts that others hold, {long} ({self.holders})"
         ranks = f" ({self.ranks})" if self.ranks else ""
         if self.time_s is None:
             return f"in the queue: unknown{ranks}"

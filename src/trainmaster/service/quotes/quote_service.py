@@ -437,7 +437,11 @@ class Quoter:
     def _queue(
         self, recipe: Recipe, quote: Quote, supply: Supply, environ: Mapping[str, str]
     ) -> QuotedQueue | None:
-        """How long its machines wait in a queue of their provider; None if it has none."""
+        """How long its machines wait in a queue of their provider, or for held hosts; None: not at all."""
+        if self._candidate_offers is not None and self._candidate_offers.hosts is not None:
+            from trainmaster.service.quotes.held_hosts import held_hosts
+
+            return held_hosts(self._service, recipe, quote, environ)
         if self._candidate_offers is None or not capabilities_of(recipe.provider).queues:
             return None
         from trainmaster.providers import get_provider
