@@ -508,6 +508,7 @@ def test_what_tasks_use_is_drawn_from_zero_in_units_that_fit(browser, site, writ
     page.locator(".chart canvas").first.wait_for()
     assert page.evaluate("() => LOOK.words('Memory', 12.6e6)") == "13 MB"
     assert set(page.evaluate("() => [...members.charts.values()].map(each => each.plot.scales.y.min)")) == {0}
+    page.evaluate("() => { for (const at of [1, 9]) members.add('Memory', 'x', at, 0); members.draw(); }")
     assert page.evaluate("() => members.chart('Memory').plot.scales.y.max") >= 1000, "no 1 B, 1 B, 0 B"
     page.context.close()
 
