@@ -124,6 +124,27 @@ def prints(text: str) -> Metrics:
     return counters | row
 
 
+_BARE = regex(
+    r"\W*(?:step|iteration|iter)\s*[:=#]?\s*[\[(]?\s*(?P<step>\d{1,15})\s*/\s*(?P<of>\d{1,15})\W*", re.I
+)
+#: Fewer are taken to be the parts of a script, as in "Step 1/3".
+_LEAST_STEPS = 20
+
+
+def bare_count(text: str) -> Metrics:
+    """Of a line that counts steps and says nothing else.
+
+    >>> bare_count("step 12/300"), bare_count("[iteration 12/300]"), bare_count("Step 1/3")
+    ({'step': 12}, {'step': 12}, {})
+    >>> bare_count("Step 12/300 : RUN make")
+    {}
+    """
+    match = _BARE.fullmatch(text)
+    if not match or not int(match["step"]) <= int(match["of"]) >= _LEAST_STEPS:
+        return {}
+    return {"step": int(match["step"])}
+
+
 def counted_of(text: str) -> dict[str, int]:
     """How many epochs and steps a line that `prints` has read says that there are.
 

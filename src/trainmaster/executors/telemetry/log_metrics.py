@@ -124,6 +124,9 @@ class LogMetrics:
         if " = " in text and (totals := log_formats.trainer_totals(text)):
             self.totals |= totals
             return {}
+        if "/" in text and (row := log_formats.bare_count(text)):
+            self._count(row, log_formats.counted_of(text))
+            return row
         if not _HINT.search(text.lower()):
             return {}
         if match := _EPOCH_LINE.fullmatch(text):

@@ -100,3 +100,9 @@ def test_nothing_raises_where_such_lines_are_torn(changes):
         log[place] = byte
     for row in LogMetrics().feed(bytes(log)):
         assert all(isinstance(value, (int, float)) for value in row.values())
+
+
+def test_a_line_that_only_counts_steps_shows_them_and_their_number():
+    log = LogMetrics()
+    assert log.feed(b"step 1/300\nstep 2/300\nStep 1/3\nStep 4/40 : RUN make\n") == [{"step": 1}, {"step": 2}]
+    assert log.totals == {"step": 300}
