@@ -7,7 +7,7 @@ work=$to.build
 [ -x "$to/usr/bin/apptainer" ] && exit 0
 rm -rf "$work"
 mkdir -p "$work/lists/partial" "$work/archives/partial" "$work/tree/usr/var/lib/apptainer/mnt/session"
-needed="squashfs-tools squashfuse uidmap patchelf"
+needed="squashfs-tools squashfuse uidmap patchelf docker-registry" # the last one for a test
 # shellcheck disable=SC2086 - several packages
 dpkg -s $needed >/dev/null 2>&1 || {
   apt-get update -qq

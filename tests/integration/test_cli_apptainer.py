@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from aws_stand_in import free_port
-from private_engines import APPTAINER, IMAGE, NoEngineError, PrivateEngine
+from private_engines import APPTAINER, IMAGE, NoEngineError, PrivateEngine, make_image
 
 from trainmaster.executors.containers.engines import find_engine
 from trainmaster.testing.waits import until
@@ -115,7 +115,7 @@ def test_an_image_of_a_registry_is_brought_once_and_its_digest_recorded(user, en
     if (registry := shutil.which("docker-registry")) is None:
         pytest.skip("docker-registry not installed; scripts/build_apptainer.sh installs it")
     try:
-        with PrivateEngine("podman") as podman:
+        with PrivateEngine("podman", make_image(("bash",), python=False)) as podman:
             port = free_port()
             name = f"localhost:{port}/me/image:1"
             (tmp_path / "config.yml").write_text(

@@ -141,6 +141,34 @@ def test_crossing(
     check_clean(account)
 
 
+def test_a_gang_in_apptainer_outlives_its_driver_and_goes_on(
+    user: Renter, account: Account, apptainer: str
+) -> None:
+    """Killed, the driver finds the members that run; interrupted, they save, and the next one has that."""
+    settings = account.home / "slurm.yaml"
+    settings.write_text(f"{apptainer}{settings.read_text()}")
+    count = """|
+      [ -n "$APPTAINER_CONTAINER" ]
+      saved=$TRAINMASTER_CHECKPOINT_DIR/count-$TRAINMASTER_INDEX
+      if [ -e $saved ]; then echo "goes on from $(cat $saved)"; exit; fi
+      trap 'echo 7 > $saved; exit 3' TERM
+      echo counts; sleep 600 & wait"""
+    recipe = user.recipe(Crossing(count, "", more=f"container: {IMAGE}").recipe)
+    going = user.run(recipe, provider="slurm")
+    run = going.run
+    logs = [user.lab.home / "runs" / run / f"tasks/train/0/1/worker-{index}.log" for index in (0, 1)]
+    until(lambda: all(log.exists() and "counts" in log.read_text() for log in logs), seen=lambda: going.text)
+    going.kill()
+    again = user.start("resume", run, "--json")
+    again.until(lambda: run in again.text, "it drives")
+    again.interrupt()
+    again.end(130)
+    assert [log.read_text() for log in logs] == ["counts\n"] * 2
+    user.start("resume", run, "--json").end()
+    assert user.call("logs", run).stdout.count("goes on from 7") == 2
+    check_clean(account)
+
+
 def test_machines_that_are_kept_have_the_next_run(
     user: Renter, account: Account, slurm: PrivateSlurm
 ) -> None:
