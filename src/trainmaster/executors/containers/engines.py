@@ -295,7 +295,8 @@ class Apptainer(ContainerEngine):
             words = ("pull", *plain, f"{place}/image", source)
             code, said = there._listened(*words, children=children, connect_s=connect_s)
             if code:
-                host = host if "." in host else "docker.io"
+                is_host = "/" in name and set(".:") & set(host)
+                host = host if is_host else "docker.io"
                 raise self.refusal(
                     f"the image {name} is not on this machine and cannot be pulled",
                     said,

@@ -69,6 +69,16 @@ def test_apptainer_where_there_is_nothing_else(programs):
         ContainerEngine("docker", "/bin/false").pull("/x.sif", set())
 
 
+@pytest.mark.parametrize(
+    ("image", "host"), [("python:3.12", "docker.io"), ("me/x", "docker.io"), ("h:5000/me/x:1", "h:5000")]
+)
+def test_apptainer_names_the_registry_to_log_in_to(programs, tmp_path, image, host):
+    env = programs(apptainer="[ $1 = version ] || { echo 'FATAL:   authentication required'; exit 255; }")
+    with pytest.raises(UsageError, match=r": authentication required\n") as caught:
+        find_engine({**env, "APPTAINER_CACHEDIR": str(tmp_path)}).pull(image, set())
+    assert caught.value.hint.endswith(f" docker://{host}`.")
+
+
 def test_none_is_there(programs):
     with pytest.raises(
         UsageError, match=r"docker does not answer .Cannot connect.*podman is not installed"
