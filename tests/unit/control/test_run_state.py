@@ -7,7 +7,7 @@ from control_nouns import experiment, run_state, task
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.control.loop.run_state import tally
+from trainmaster.control.loop.run_state import FirstBad, tally
 from trainmaster.db.changes import Progress, TaskChange
 from trainmaster.spec.states import EndReason, State
 
@@ -25,6 +25,15 @@ def test_counters_sum_to_total(ended, running, waiting_rows, without_row, rest_r
     assert counts.pop("total") == sum(counts.values())
     assert min(counts.values()) >= 0
     assert counts["waiting"] == waiting_rows + (0 if rest_reason else without_row)
+
+
+def test_what_failed_by_itself_is_told_before_what_a_person_has_ended():
+    found = run_state(experiment(total=3)).experiments["e"]
+    told = []
+    for number, reason in enumerate((EndReason.CANCELLED, EndReason.OOM, EndReason.USER_ERROR)):
+        found.note_bad(FirstBad(number, reason))
+        told.append(found.first_bad.reason)
+    assert told == [EndReason.CANCELLED, EndReason.OOM, EndReason.OOM]
 
 
 def test_a_done_task_is_counted_and_forgotten():

@@ -160,9 +160,8 @@ def run_state_from_rows(
         if count["state"] == State.DONE:
             reason = EndReason(count["reason"])
             experiment.ended[reason] += count["tasks"]
-            bad = experiment.first_bad
-            if not reason.is_success and (bad is None or count["first"] < bad.task):
-                experiment.first_bad = FirstBad(count["first"], reason)
+            if not reason.is_success:
+                experiment.note_bad(FirstBad(count["first"], reason))
     for experiment in experiments.values():
         if experiment.serves:  # how many there are to be is decided again
             experiment.total = experiment.created

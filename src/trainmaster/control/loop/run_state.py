@@ -94,6 +94,11 @@ class FirstBad:
     reason: EndReason
     message: str = ""
 
+    @property
+    def order(self) -> tuple[bool, int]:
+        """The first one counts: what failed by itself comes before what a person has ended."""
+        return self.reason is EndReason.CANCELLED, self.task
+
 
 @dataclass(slots=True)
 class ExperimentState:
@@ -106,7 +111,7 @@ class ExperimentState:
         created: how many tasks have a row; the next new task has this number.
         live: tasks with a row that are not DONE, by number.
         ended: how many tasks ended, per reason.
-        first_bad: the task with the lowest number that did not succeed.
+        first_bad: the task that did not succeed which is told; see `FirstBad.order`.
         rest_reason: how the tasks without a row ended.
         gate: what its best model must reach.
         verdict: what the gate says of tasks that have all succeeded; looked up when it is needed.
@@ -146,6 +151,11 @@ class ExperimentState:
     def is_exhausted(self) -> bool:
         """True if every task has ended."""
         return not self.live and self.created >= self.total and not self.serves
+
+    def note_bad(self, bad: FirstBad) -> None:
+        """One more of its tasks did not succeed."""
+        if self.first_bad is None or bad.order < self.first_bad.order:
+            self.first_bad = bad
 
     @property
     def awaits_verdict(self) -> bool:
@@ -269,9 +279,8 @@ class RunState:
                 experiment.results[change.task] = task
             if change.reason.is_whole:
                 experiment.until_words = change.message
-            bad = experiment.first_bad
-            if not change.reason.is_success and (bad is None or change.task < bad.task):
-                experiment.first_bad = FirstBad(change.task, change.reason, change.message)
+            if not change.reason.is_success:
+                experiment.note_bad(FirstBad(change.task, change.reason, change.message))
 
 
 RUNNING_STATES = frozenset({State.STAGING, State.RUNNING, State.RECOVERING, State.SAVING, State.STOPPING})
