@@ -11,6 +11,7 @@ from trainmaster.db import endpoint_changes, queries, run_table
 from trainmaster.db import tables as t
 from trainmaster.db.changes import ReplicaChange
 from trainmaster.db.endpoint_changes import NewEndpoint, ReplicaState
+from trainmaster.service.runs import overview as overviews
 from trainmaster.service.runs.overview import overview
 from trainmaster.service.users.caller import Caller
 
@@ -65,3 +66,13 @@ def test_a_failure_needs_nobody_once_its_recipe_has_succeeded(database, monkeypa
     assert run_table.failed_since(database, queries.ALL_RUNS, NOW, 10) == ["other"]
     _run(database, "again", ended_at=NOW + 100, reason="FAILED")
     assert run_table.failed_since(database, queries.ALL_RUNS, NOW, 10) == ["again", "other", "first"]
+
+
+def test_of_a_sweep_whose_first_task_is_not_over_the_quote_says_how_far_it_is(database, monkeypatch):
+    quote = {"time_s": {"p5": 30.0, "p50": 40.0, "p95": 60.0}}
+    monkeypatch.setattr(overviews, "quote_summary", lambda *_: quote)
+    found = overviews._how_far(database, "r", 10.0, (0, 4, 0.0))
+    assert (found["left_s"], found["progress"]) == (30.0, 0.25)
+    assert overviews._how_far(database, "r", 10.0, (1, 4, 0.25))["progress"] == 0.25
+    monkeypatch.setattr(overviews, "quote_summary", lambda *_: None)
+    assert "progress" not in overviews._how_far(database, "r", 10.0, (0, 4, 0.0)), "not yet known"

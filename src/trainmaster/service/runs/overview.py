@@ -101,7 +101,7 @@ def _how_far(
     found: dict[str, Any] = {}
     if done is not None and done[1] > 1:
         found["tasks"] = {"done": done[0], "all": done[1]}
-    share = None if done is None else done[2]
+    share = None if done is None else done[2] or None  # before its first task is over the quote says more
     if quote := quote_summary(database, run):
         time_s = quote["time_s"]
         found |= {"quoted_s": time_s, "is_late": worked_s > time_s["p95"]}
@@ -110,8 +110,8 @@ def _how_far(
             share = worked_s / (worked_s + left) if share is None else share
     if share is not None:
         found["progress"] = round(share, 4)
-        if done is not None and done[2] and done[2] > 0.02:
-            found["left_s"] = round(worked_s * (1 - done[2]) / done[2], 1)
+        if done is not None and (counted := done[2] or 0.0) > 0.02:
+            found["left_s"] = round(worked_s * (1 - counted) / counted, 1)
     return found
 
 
