@@ -36,8 +36,8 @@ _PAIR = _pair(_NAME)
 _KNOWN_PAIR = _pair(rf"{_NAME}|loss_(?!scale)\w+")
 _IS_SCORE = regex(_SCORE_NAME, re.I)
 _COUNTER = regex(
-    r"(?<![\w./@-])(?P<key>epoch|global[_ ]step|step|iteration|iter)(?:\(train\))?\s*[:=#]?\s*[\[(]?\s*"
-    r"(?P<value>\d{1,15})(?:\s*/\s*(?P<of>\d{1,15}))?(?!\w|\.\d)",
+    r"(?<![\w./@-])(?P<key>epoch|global[_ ]step|step|iteration|iter)(?:\(train\))?\s*(?:[:=#]\s*)?"
+    r"(?:[\[(]\s*)?(?P<value>\d{1,15})(?:\s*/\s*(?P<of>\d{1,15}))?(?!\w|\.\d)",
     re.I,
 )
 _WORD = regex(r"[^\W\d_]{2,}")
@@ -125,7 +125,9 @@ def prints(text: str) -> Metrics:
 
 
 _BARE = regex(
-    r"\W*(?:step|iteration|iter)\s*[:=#]?\s*[\[(]?\s*(?P<step>\d{1,15})\s*/\s*(?P<of>\d{1,15})\W*", re.I
+    r"\W*(?:step|iteration|iter)\s*(?:[:=#]\s*)?(?:[\[(]\s*)?"
+    r"(?P<step>\d{1,15})\s*/\s*(?P<of>\d{1,15})\W*",
+    re.I,
 )
 #: Fewer are taken to be the parts of a script, as in "Step 1/3".
 _LEAST_STEPS = 20

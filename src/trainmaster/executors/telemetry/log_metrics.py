@@ -30,7 +30,7 @@ _KERAS_PAIR = regex(rf" - ([A-Za-z_]\w*): ({NUMBER})(?= - |$)", re.I)
 _TQDM_BAR = regex(r"(?:\d{1,3}%\s?(?:\|[^|]*\|)?\s*(\d{1,15})/(\d{1,15})|(?<!\S)(\d{1,15})it) \[([^\]]*)")
 _TQDM_STEPS = regex(r"(?<![a-zA-Z])(?:it|iters?|batch(?:es)?|steps?)/s\b|s/(?:it|iter|batch|step)\b")
 _TQDM_PAIR = regex(rf"([A-Za-z_][\w/@.-]*)=\s*({NUMBER})(?=[,\s\]]|$)", re.I)
-_TQDM_EPOCH = regex(r"epoch\s*[:\[#]?\s*(\d{1,9})(?:/(\d{1,9}))?", re.I)
+_TQDM_EPOCH = regex(r"epoch\s*(?:[:\[#]\s*)?(\d{1,9})(?:/(\d{1,9}))?", re.I)
 _NOT_TRAINING = regex(r"\W*(?:val|sanity|test|eval|predict)", re.I)
 # What XGBoost and LightGBM say before they repeat the line of a round long past.
 _BEST_ROUND = ("est iteration is:", "est iteration:")

@@ -484,11 +484,15 @@ def test_nothing_like_a_metric_raises(text):
         "| epoch 1 | batches |",
         "epoch 1: {",
         "Trial 1 finished with value: ",
+        "step",
+        "loss step",
+        "loss [1][Epoch",
     ],
 )
 def test_no_line_makes_a_pattern_look_back_again_and_again(start, part):
     rows((start + part * 4096)[:4096])
     rows((start + part * 4096)[:4094] + "•}")
+    rows((start + part * 4096)[:4094] + "/}")
 
 
 # --- what is lost ---
