@@ -44,6 +44,8 @@ def test_the_phase_of_what_is_seen(seen, phase):
         ([("steps", 0)], 74, {}),
         ([("steps", 0)], 90, {"steps": 15}),
         ([("staging", 0)], 1000, {}),  # nothing was expected of it
+        ([("first step", 0)], 74, {}),  # nor of this one alone
+        ([("first step", 0)], 90, {"first step": 15}),  # all steps were to be made by then
         ([("steps", 0), ("interruptions", 10)], 30, {"interruptions": 20}),
     ],
 )

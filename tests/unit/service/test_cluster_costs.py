@@ -355,6 +355,16 @@ def test_a_run_that_will_cost_more_is_told_with_another_cluster(tmp_path):
     assert "gives the machines back" in lines[0]
 
 
+def test_what_was_estimated_is_expected_of_the_phases_of_rented_machines(tmp_path):
+    """They were followed from the first look on, and the estimate was read later: no phase was late."""
+    steps = {"steps": {"p5": 1, "p50": 2, "p95": 3}}
+    estimate = row("estimate", Interval(0, 0, 1), phases=steps)
+    lines = World(tmp_path, Store(estimate), steps=400).look(30, step_s=10.0, ready_s=2.0)
+    assert [line for line in lines if "late" in line] == [
+        "main: steps are late: 6 s until now, expected were at most 3 s"
+    ]
+
+
 def test_both_are_told_when_both_are_passed(tmp_path):
     binding = row("binding", Interval(0.05, 0.06, 0.07), Interval(50, 60, 75))
     lines = World(tmp_path, Store(binding), steps=400).look(160, step_s=0.5)

@@ -91,7 +91,8 @@ class PhaseLine:
         state: ``done``, ``now`` or ``ahead``.
         seconds: that it has taken until now.
         span: that were expected; None if unknown.
-        late_s: beyond their p95; 0 if it is not late.
+        late_s: beyond their p95; of a first step of which nothing was expected beyond that of all steps; 0 if
+            it is not late.
     """
 
     phase: str
@@ -189,12 +190,11 @@ class PhaseProgress:
             yield PhaseLine(name, state, seconds, span, self._late_s(name, seconds, span, at))
 
     def _late_s(self, name: str, seconds: float, span: Span | None, at: float) -> float:
-        if name == AGAIN:
-            most_s = 0.0 if span is None else span[2]
-        elif span is None:
+        if span is None and name == "first step":  # all steps were to be made by then
+            span = self.expected.get("steps")
+        if span is None and name != AGAIN:
             return 0.0
-        else:
-            most_s = span[2]
+        most_s = 0.0 if span is None else span[2]
         if name == self.now == "steps" and self.left_s is not None:
             seconds += max(self.left_s - max(at - self.left_at, 0.0), 0.0)
         return seconds - most_s if seconds - most_s > LATE_S else 0.0

@@ -269,13 +269,15 @@ class PhaseWatch:
         if course.now in untold or (name, course.now) in self._told:
             return
         for line in course.lines(self._elapsed(now)):
-            if line.state == "now" and line.late_s and line.span is not None:
+            span = line.span or course.expected.get("steps")
+            if line.state == "now" and line.late_s and span is not None:
                 self._told.add((name, line.phase))
-                took, most = format_duration(line.seconds), format_duration(line.span[2])
+                took, most = format_duration(line.seconds), format_duration(span[2])
                 late = f"{'are' if line.phase == 'steps' else 'is'} late: {took} until now"
-                if line.seconds <= line.span[2]:  # a forecast says it of steps
-                    late = f"will take {format_duration(line.span[2] + line.late_s)}"
-                yield Note(f"{name}: {line.phase} {late}, expected were at most {most}", name)
+                if line.seconds <= span[2]:  # a forecast says it of steps
+                    late = f"will take {format_duration(span[2] + line.late_s)}"
+                of_all = "" if line.span else " for all steps"
+                yield Note(f"{name}: {line.phase} {late}, expected were at most {most}{of_all}", name)
 
     def _keep(self) -> None:
         courses = {name: each.as_dict() for name, each in self.courses.items()}

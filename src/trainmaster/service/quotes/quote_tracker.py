@@ -131,7 +131,7 @@ class QuoteTracker:
         self._binding: QuoteRecord | None = None
         self._estimate: QuoteRecord | None = None
         self._forecast_at = 0.0
-        self._begun = False
+        self._begun = self._has_read = False
         self._estimated = False
         self._lengths = TaskLengths(recipe, self._known)
         #: Warnings are given once, and never for services: they do not train.
@@ -172,6 +172,7 @@ class QuoteTracker:
         self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
     ) -> list[Note]:
         lines = self._collect(run_state, progress, now)
+        self._read_promises()  # phases are followed from here on: what was estimated is expected of them
         for task in run_state.live_tasks() if self._watch is None else ():
             if task.started_at is not None:
                 self._first_start.setdefault(task.experiment, task.started_at)
@@ -254,11 +255,17 @@ class QuoteTracker:
         return {name: [each for each in spans if each[1][2] > 0] for name, spans in found.items()}
 
     def _begin(self) -> None:
-        """Read what was measured and promised before; a run that is resumed keeps its quote."""
+        """Read what was measured before."""
         self._begun = True
         self._read_histories()
         # Of machines that are rented the estimate was told before they were; nothing new is known yet.
-        self._estimated = self._costs is not None
+        self._estimated |= self._costs is not None
+
+    def _read_promises(self) -> None:
+        """What was estimated and promised before, once; a run that is resumed keeps its quote."""
+        if self._has_read:
+            return
+        self._has_read = True
         for row in self._database.quotes_of(self._run):
             self._estimated = True
             promise = self._estimate = QuoteRecord.of_row(row)

@@ -103,6 +103,17 @@ def test_what_short_tasks_before_the_first_look_took_is_no_staging():
     assert (world.course.now, world.course.since) == ("steps", 0.5)
 
 
+def test_a_first_step_is_late_once_all_steps_were_to_be_made():
+    """A gang across a network showed none for 65 s of a quote of 19 s: no phase was late."""
+    world = World()
+    world.has_machines, world.task.state, world.task.started_at = True, State.RUNNING, BEGAN + 5
+    assert world.look(6) == world.look(36) == []
+    assert world.look(40) == [
+        "train: first step is late: 35 s until now, expected were at most 30 s for all steps"
+    ]
+    assert world.look(60) == []
+
+
 def test_late_steps_are_told_until_a_quote_is_binding_also_by_the_next_driver():
     any_time = Interval(40, 50, 60)
     world = World()
