@@ -6,16 +6,18 @@ Part of `make crossings`: `test_lab_runs.py` has each of the faults by itself.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import time
 
 import pytest
+from any_recipe import JOB, check_models, recipe
 
 pytest.importorskip("ray", reason="ray is not installed")
 pytest.importorskip("boto3", reason="boto3 is not installed")
 
-from renter import Renter, Renting
+from renter import ENGINE, Renter, Renting
 
 pytestmark = [pytest.mark.crossings, pytest.mark.ray, pytest.mark.timeout(900)]
 
@@ -91,4 +93,33 @@ def test_a_schedule(renter: Renter, seed: int) -> None:
     assert [number for number, _ in starts] == sorted({number for number, _ in starts}), (
         "none is started twice"
     )
+    assert renter.lab.alive() == before, "nothing is left"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_schedule_of_any_recipe(renter: Renter, seed: int) -> None:
+    dice = random.Random(seed)
+    content = {**recipe(dice), "name": "steps", "engine": ENGINE}
+    for each in content["experiments"].values():
+        each |= {"hardware": {"instance": "m4.xlarge", "spot": dice.random() < 0.5}, "grace": "5s"}
+        each["command"] = each["command"].replace("python ", "python3 ")
+    (renter.work / "job.py").write_text(JOB)
+    file = renter.work / "recipe.yaml"
+    file.write_text(json.dumps(content, ensure_ascii=False))
+    before = renter.lab.alive()
+    renting = renter.run(file)
+    schedule = Schedule(renter, renting, dice)
+    for _ in range(dice.randint(1, 3)):
+        time.sleep(dice.uniform(2, 15))
+        if schedule.renting.process.poll() is not None:
+            break
+        schedule.suffer()
+    found = schedule.renting.end(code=None)
+    for _ in range(3):  # experiments of which tasks have failed have no more retries
+        if found["reason"] == "SUCCEEDED":
+            break
+        assert found["reason"] == "USER_ERROR", (seed, schedule.done, schedule.renting.text)
+        schedule.renting = renter.start("resume", schedule.run, "--json")
+        found = schedule.renting.end(code=None)
+    check_models(content, found)
     assert renter.lab.alive() == before, "nothing is left"
