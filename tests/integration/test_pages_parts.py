@@ -544,6 +544,13 @@ def test_what_was_written_on_a_page_is_there_after_a_log_in_that_came_between(br
     page.get_by_role("button", name="Log in").click()
     page.wait_for_url(f"**/runs/{written}/again")
     assert page.get_by_label("Recipe").input_value() == "name: mine # a long thought\n"
+    page.goto(f"{site.url}/runs/{written}")  # he goes elsewhere, and is logged out later
+    page.context.clear_cookies()
+    page.goto(f"{site.url}/runs/{written}/again")
+    page.get_by_label("Token").fill(site.token)
+    page.get_by_role("button", name="Log in").click()
+    page.wait_for_url(f"**/runs/{written}/again")
+    assert "a long thought" not in page.get_by_label("Recipe").input_value()
     page.context.close()
 
 

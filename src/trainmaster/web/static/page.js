@@ -125,10 +125,14 @@ addEventListener("submit", event => {
   const gone = new FormData(event.target).getAll("run");
   sessionStorage.marks = JSON.stringify(JSON.parse(sessionStorage.marks ?? "[]").filter(run => !gone.includes(run)));
 });
-// What was written outlives a log-in that comes between; New run keeps all of its own.
-const WRITTEN = `written ${location.pathname}`, texts = () => [...document.querySelectorAll("main form:not(#new) textarea")];
-addEventListener("submit", event => { if (!event.defaultPrevented && texts().length) sessionStorage.setItem(WRITTEN, JSON.stringify(texts().map(each => each.value))); });
-if (/\/login\b/.test(document.referrer)) for (const [at, text] of JSON.parse(sessionStorage.getItem(WRITTEN) ?? "[]").entries()) if (texts()[at]) texts()[at].value = text;
+// What was written outlives a log-in that comes between, and nothing else; New run keeps all of its own.
+const texts = () => [...document.querySelectorAll("main form:not(#new) textarea")];
+addEventListener("submit", event => { if (!event.defaultPrevented && texts().length) sessionStorage.written = JSON.stringify([location.pathname, texts().map(each => each.value)]); });
+if (!location.pathname.startsWith("/login")) {
+  const [path, written = []] = JSON.parse(sessionStorage.written ?? "[]");
+  sessionStorage.removeItem("written");
+  if (path === location.pathname && /\/login\b/.test(document.referrer)) for (const [at, text] of written.entries()) if (texts()[at]) texts()[at].value = text;
+}
 addEventListener("click", event => {
   const link = event.target.closest?.("a.button");
   if (link && !event.defaultPrevented && !link.download && !link.target && !/\.zip$|^\/api\//.test(link.pathname) && !(event.ctrlKey || event.metaKey || event.shiftKey)) busy(link, true);
