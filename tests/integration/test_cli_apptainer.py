@@ -154,3 +154,12 @@ def test_too_much_memory_is_told_as_such(user, engine):
     )
     said = user.call("run", recipe, code=1).err
     assert "killed: out of memory" in said
+
+
+def test_a_directory_for_temporary_files_that_is_not_there_is_named(user, engine, tmp_path):
+    recipe = user.task("true", container=IMAGE)
+    said = user.call("run", recipe, code=None, env={**user.env, "TMPDIR": f"{tmp_path}/gone"}).err
+    assert (
+        f"{tmp_path}/gone, where containers of Apptainer have their /tmp: No such file or directory" in said
+    )
+    assert "INTERNAL" not in said

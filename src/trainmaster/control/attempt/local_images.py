@@ -180,7 +180,14 @@ def _run(
         groups=os.getgroups(),
     )
     if engine.kind == command_line.APPTAINER:
-        Path(command_line.scratch(engine.settings, name)).mkdir(mode=0o700)
+        scratch = Path(command_line.scratch(engine.settings, name))
+        try:
+            scratch.mkdir(mode=0o700)
+        except OSError as error:
+            raise UsageError(
+                f"{scratch.parent}, where containers of Apptainer have their /tmp: {error.strerror}",
+                "Set TMPDIR to a directory in which you may write.",
+            ) from None
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
