@@ -230,10 +230,13 @@ def test_experiments_that_follow_others_are_named(tm):
     )
     before = quote(tm, recipe)
     assert "second" in before.json["not_quoted"]
+    assert before.json["total"]["without"] == ["second"], "its time is not that of the run"
+    assert "all without second: " in before.err
     assert "second" in before.err
     tm.run(recipe, "--yes")
     after = quote(tm, recipe).json
     assert after["not_quoted"] == {}
+    assert "without" not in after["total"]
     assert set(after["experiments"]) == {"first", "second"}
     assert after["total"]["time_s"]["p50"] > after["experiments"]["first"]["time_s"]["p50"]
 

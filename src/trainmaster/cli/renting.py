@@ -65,8 +65,9 @@ def show_quote(made: Quote, show: Callable[[str], None]) -> None:
     """The quote for people, by a function that takes lines."""
     for one in made.experiments.values():
         _show_experiment(one, show)
-    if len(made.experiments) > 1 and made.time_s and made.cost_usd:
-        show(f"all: {_span(made.time_s)}, {_dollars(made.cost_usd)}")
+    if (len(made.experiments) > 1 or made.without) and made.time_s and made.cost_usd:
+        whole = f"all {made.without}" if made.without else "all"
+        show(f"{whole}: {_span(made.time_s)}, {_dollars(made.cost_usd)}")
     if made.unknown is not None:
         show(f"no estimate: it {replace(made.unknown, why='').words()}")  # its notes have said why
     if made.as_of and made.catalogue != "local":

@@ -377,8 +377,9 @@ def change(
     ask = state.quotes.ask_of(caller, QUOTE, name)
     answer: dict[str, Any] = state.quotes.show(caller, QUOTE, name)["answer"] or {}
     recipe = ask.recipe
-    cost = (answer.get("total") or {}).get("cost_usd")
-    end_usd = (answer.get("total") or {}).get("end_usd", 0.0)  # a cap must leave that, or it ends the run
+    total = answer.get("total") or {}
+    cost = None if total.get("without") else total.get("cost_usd")  # of a part it would cap all of it
+    end_usd = total.get("end_usd", 0.0)  # a cap must leave that, or it ends the run
     most_usd = cost["p95"] + end_usd if cost else 0.0
     clusters = {each: one["cluster"] for each, one in answer.get("experiments", {}).items()}
     if experiment:
@@ -387,7 +388,7 @@ def change(
             clusters = {experiment: taken["cluster"]}
         except (KeyError, IndexError):
             raise NotFoundError("the quote has no such cluster", "Quote it again.") from None
-        if cost:  # else something is not known, and this would cap all of it
+        if cost:  # else something is not known
             own = answer["experiments"][experiment]["cost_usd"]
             # As uncertain as what was quoted, which has an interval.
             width = own["p95"] / own["p50"] if own["p50"] else 1.0

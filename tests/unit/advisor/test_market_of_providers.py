@@ -133,3 +133,21 @@ def test_servers_on_hosts_are_no_machines_of_their_own():
     assert one.cluster.server is None
     assert math.isfinite(one.time_s.p95)
     assert np.isfinite(one.step_s.p50)
+
+
+def test_a_network_that_nobody_told_is_not_as_fast_as_the_inside_of_one_machine():
+    """A gang was quoted 10 s (5 to 30) on two hosts, and took 49 s: the ways between them were a loopback."""
+    point = replace(measured(2, 8).point, nodes=1, nic_mbps=None, step_time_s=0.01)
+    seen = knowledge(replace(measured(2, 8), point=point, startup_s=0.5, offer="local"))
+    job = Subject(workload(most=2), seen)
+    job = replace(job, workload=replace(job.workload, lengths={2: job.workload.lengths[2]}))
+
+    def steps_s(nic):
+        here = offer("host", 0.0, provider="hosts", nic=nic, **CPUS)
+        made = make_quote([job], market(here, hosts=2), QuoteLimits(), 0).main
+        return next(each.time_s for each in made.phases if each.name == "steps")
+
+    untold, gigabit, fast = steps_s(None), steps_s(1.0), steps_s(20.0)
+    assert untold.p50 > 2 * fast.p50
+    assert untold.p95 > 1.2 * gigabit.p95
+    assert untold.p5 < gigabit.p5

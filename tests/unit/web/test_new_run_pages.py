@@ -356,9 +356,10 @@ def test_a_quote_is_a_picture_from_which_a_cluster_is_taken(state, browser):
     for field in ('name="main" value="train.py"', 'name="steps" value="1000"', 'name="workers" value="auto"'):
         assert field in same, "what is changed there is written into the recipe, with all of these"
     assert browser.get(f"{place}/change?experiment=train&index=9").status_code == 404
-    place = quoted(state, browser, answer() | {"total": {"time_s": None, "cost_usd": None}})
-    taken = browser.get(f"{place}/change?experiment=train&index=0").text
-    assert re.search('name="max_usd"(?! value="[^"])', taken), "what all of it costs is not known"
+    for total in ({"time_s": None, "cost_usd": None}, answer()["total"] | {"without": ["eval"]}):
+        place = quoted(state, browser, answer() | {"total": total})
+        taken = browser.get(f"{place}/change?experiment=train&index=0").text
+        assert re.search('name="max_usd"(?! value="[^"])', taken), "what all of it costs is not known"
 
 
 def test_a_quote_says_where_its_doubt_comes_from_and_what_a_minute_would_buy(state, browser):
@@ -395,12 +396,11 @@ def test_a_quote_that_costs_nothing_has_no_prices(state, browser):
     free = json.loads(json.dumps(answer()).replace("30.0", "0.0"))
     one = free["experiments"]["train"]
     nothing = {"p5": 0.0, "p50": 0.0, "p95": 0.0}
-    one |= {"cluster": cluster("local", 1, 0.0), "cost_usd": nothing}
+    one |= {"cluster": cluster("local", 1, 0.0), "cost_usd": nothing, "next_measurement": None}
     one["pareto"] = [{"cluster": one["cluster"], "time_s": 3600.0, "cost_usd": 0.0}]
-    one["next_measurement"] = None
-    free["total"]["cost_usd"] = nothing
+    free["total"] |= {"cost_usd": nothing, "without": ["eval"]}
     page = browser.get(quoted(state, browser, free)).text
-    assert "nothing is rented" in page
+    assert "nothing is rented, without eval<" in page
     assert "$0" not in page
     assert "<figure" not in page
     assert "beaten in both" not in page, "there is one"
@@ -587,7 +587,7 @@ def test_a_job_is_estimated_while_it_is_filled_in_also_where_nothing_is_known(tm
         assert "1 x vmnot knownnothing" in said(recipe=rented.replace("aws", "[hosts, local]")), "it is free"
         monkeypatch.setattr(Quoter, "quote", lambda *_: known)
         assert said() == (
-            "About 2 min and $0.02; 9 of 10 such runs: 1 min to 4 min, $0.01 to $0.05. "
+            "About 2 min and $0.02 without last; 9 of 10 such runs: 1 min to 4 min, $0.01 to $0.05. "
             "Not in it: last: not measured yet."
         )
         monkeypatch.setattr(Quoter, "quote", lambda *_: replace(known, time_s=None, cost_usd=None))

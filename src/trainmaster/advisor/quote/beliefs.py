@@ -31,6 +31,8 @@ STOPPING_S: Final = 5.0
 UNSEEN_PAUSES: Final = LogNormal(0.02, 0.9)
 #: Seconds for which a network card with credits goes at full speed: 5 to 60 minutes (AWS' documentation).
 NIC_CREDIT_S: Final = LogNormal(1000.0, 0.75)
+#: Mbit/s between machines whose network cards are not told: offices have a gigabit, clusters ten.
+UNTOLD_CARD_MBPS: Final = LogNormal(1000.0, 1.2)
 #: Seconds from the start of the members to the first step where it was not measured.
 STARTUP_UNSEEN_S: Final = 10.0
 STARTUP_UNSEEN_SPREAD: Final = 0.9

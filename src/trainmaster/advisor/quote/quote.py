@@ -313,7 +313,8 @@ class Quote(JsonObject):
 
     Attributes:
         experiments: by name, in the order of the recipe.
-        time_s, cost_usd: of the run: the critical path, and the sum; None where that is not known.
+        time_s, cost_usd: of the run: the critical path, and the sum; None where that is not known. Of a run
+            of which not all is quoted they are of the rest: see `without`.
         policy: that decided. catalogue: where the prices are from. as_of: of what day they are.
         not_quoted: experiments that could not be measured, and why.
         notes: what the user should know.
@@ -342,6 +343,15 @@ class Quote(JsonObject):
     warm: tuple[str, ...] = ()
 
     @property
+    def without(self) -> str:
+        """What of the run is not in its time and cost, in words; empty if all is.
+
+        >>> Quote({}, None, None, not_quoted={"train": "it comes after 'prep'"}).without
+        'without train'
+        """
+        return f"without {' and '.join(self.not_quoted)}" if self.not_quoted else ""
+
+    @property
     def is_unknown(self) -> bool:
         """Nothing is known of its jobs, so it has neither time nor cost."""
         return self.unknown is not None
@@ -366,6 +376,7 @@ class Quote(JsonObject):
                 "time_s": plain(self.time_s),
                 "cost_usd": plain(self.cost_usd),
                 **({"end_usd": round(self.end_usd, 6)} if self.end_usd else {}),
+                **({"without": list(self.not_quoted)} if self.not_quoted and self.time_s else {}),
             },
             "policy": self.policy,
             "catalogue": self.catalogue,

@@ -22,6 +22,7 @@ from trainmaster.advisor.model import posterior
 from trainmaster.advisor.model.devices import Device, speed_ratio
 from trainmaster.advisor.model.knowledge import Knowledge
 from trainmaster.advisor.model.physics import own_time, step_time
+from trainmaster.advisor.model.priors import NAMES
 from trainmaster.advisor.model.shapes import KINDS, Columns, Floats, Shapes
 from trainmaster.advisor.model.steptime import StepTimeModel
 from trainmaster.advisor.quote import beliefs
@@ -434,6 +435,8 @@ class Timing:
         model = self.knowledge.model
         assert model is not None
         nic = np.full(len(some), np.nan) if self.own_machine else self.rate(some)
+        if self._knows_no_network:
+            nic = np.where(some.nodes > 1, beliefs.UNTOLD_CARD_MBPS.median, nic)
         latency = np.nan if self.workload.latency_ms is None else self.workload.latency_ms
         columns = Columns(
             kind=np.full(len(some), KINDS.index(self.workload.sync)),
@@ -523,7 +526,18 @@ class Timing:
         return spread * self._normal(6)
 
     def _theta(self, model: StepTimeModel) -> Floats:
-        return model.theta[None] if self.central else model.draws
+        theta = model.theta[None] if self.central else model.draws
+        if self._knows_no_network and model.kind == 0:
+            slower = beliefs.UNTOLD_CARD_MBPS.spread * self._normal(30)[:, 0]
+            theta = theta + slower[:, None] * (np.array(NAMES[0]) == "rho_out")
+        return theta
+
+    @cached_property
+    def _knows_no_network(self) -> bool:
+        """No network card is told, and all that was measured was inside of one machine."""
+        points = [m.point for m in self.knowledge.measurements if m.point is not None]
+        is_inside = bool(points) and all(point.nodes == 1 for point in points)
+        return is_inside and not self.own_machine and bool(np.isnan(self.machines.nic).all())
 
     def _normal(self, stream: int) -> Floats:
         """(S, 1) standard normal, the same at every call."""

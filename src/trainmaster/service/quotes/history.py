@@ -543,6 +543,14 @@ class TaskLengths:
         said = (name for (name, _), found in progress.items() if found.said_steps)
         return [name for name in said if not self._known.ends_early(name) and self._learn(name)]
 
+    def is_one_of_many(self, name: str) -> bool:
+        """Whether tasks differ by their parameters, and only one kind of them was seen."""
+        from trainmaster.advisor.market.workload import Workload
+
+        sizes = Workload.of(self._recipe.experiments[name], self._recipe.seed).sizes
+        seen = (m.of_task for m in self._known.of(name)[0] if m.of_task is not None)
+        return _kinds(sizes) > 1 and _kinds(seen) == 1
+
     def outlived(
         self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress]
     ) -> Iterable[tuple[str, TaskProgress, int]]:
@@ -566,3 +574,8 @@ class TaskLengths:
         self.unknown.discard(name)
         self.stepless.discard(name)
         return is_new
+
+
+def _kinds(tasks: Iterable[Mapping[str, float]]) -> int:
+    """How many of them differ."""
+    return len({frozenset(each.items()) for each in tasks})

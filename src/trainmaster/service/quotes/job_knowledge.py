@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.advisor.model.measurement import HELD
 from trainmaster.advisor.quote.beliefs import STARTUP_UNSEEN_SPREAD
-from trainmaster.service.quotes.candidate_offers import measured_elsewhere, measured_for
+from trainmaster.control.task.gangs import workers_per_node
+from trainmaster.service.quotes.candidate_offers import catalogue_is_own, measured_elsewhere, measured_for
 from trainmaster.service.quotes.home_load import HomeLoad
 from trainmaster.service.quotes.own_points import OwnPoints, with_shipped
-from trainmaster.service.quotes.worker_counts import with_length
+from trainmaster.service.quotes.worker_counts import allowed_workers, with_length
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import UsageError, one_line
 from trainmaster.spec.units import counted
@@ -36,6 +37,12 @@ NO_LENGTH: Final = (
     "its recipe has no length: set `steps`, or `epochs` with `examples` and `batch`, let it print "
     "`step 1/800`, or run it to its end"
 )
+ONE_MACHINE: Final = (
+    "it shows no steps and was seen on one machine only, so what its workers send each other between "
+    "machines is not known: let it print `step 1/800`, or run it to its end there"
+)
+#: A minute of measuring shows no more.
+NOT_SHOWN: Final = (NO_LENGTH, ONE_MACHINE)
 NOT_MEASURED: Final = "nothing was measured before (`trainmaster quote` does so, or says what that costs)"
 EPOCHS_FOR_STEPS: Final = (
     "its script shows epochs, and how many steps each has is not known: each is taken for a step, so it may "
@@ -99,12 +106,19 @@ def has_unknown_length(experiment: Experiment) -> bool:
     return experiment.distributed is not None and not Workload.of(experiment, 0).has_length
 
 
+def spans_machines(experiment: Experiment) -> bool:
+    """Whether the workers of a gang have to be on several machines."""
+    return experiment.distributed is not None and allowed_workers(experiment)[0] > workers_per_node(
+        experiment
+    )
+
+
 def same_seen(known: Knowledge) -> tuple[Measurement, ...]:
     """What was measured of the very job; nothing where it is known by other versions only."""
     return () if known.similar else known.seen
 
 
-def why_no_length(experiment: Experiment, known: Knowledge | None = None) -> str:
+def why_no_length(experiment: Experiment, known: Knowledge | None = None, *, is_here: bool = True) -> str:
     """Why nothing is known of how long it trains, and what to do.
 
     Empty if its recipe, its script or a run says it.
@@ -112,12 +126,18 @@ def why_no_length(experiment: Experiment, known: Knowledge | None = None) -> str
     Args:
         experiment: of the recipe.
         known: what was measured of it; None if that is nothing.
+        is_here: it is to run on this machine.
     """
     from trainmaster.advisor.market.workload import Workload
 
     if known is not None:
         experiment = with_length(experiment, same_seen(known))
-    if Workload.of(experiment, 0).has_length or (known is not None and known.duration_s is not None):
+    has_length = Workload.of(experiment, 0).has_length
+    if known is not None and (known.model is None or not has_length):
+        is_one = all(each.measured.offer == "local" for each in known.types)
+        if is_one and not is_here and spans_machines(experiment):
+            return ONE_MACHINE
+    if has_length or (known is not None and known.duration_s is not None):
         return ""
     if known is None or known.model is None:
         if not has_unknown_length(experiment):
@@ -311,8 +331,9 @@ class JobKnowledge:
                 self.notes.append(f"{name}: {EPOCHS_FOR_STEPS}")
             if known.held > HELD:
                 self.notes.append(f"{name}: {_held(known)}: the interval is as much wider")
+        is_here = catalogue_is_own(builder.catalogue)
         for name in [*found]:
-            if why := why_no_length(recipe.experiments[name], found[name]):
+            if why := why_no_length(recipe.experiments[name], found[name], is_here=is_here):
                 missing[name] = why
                 del found[name]
         ordered = {name: found[name] for name in names if name in found}

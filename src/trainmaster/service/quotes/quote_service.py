@@ -30,8 +30,8 @@ from trainmaster.service.quotes.candidate_offers import (
 from trainmaster.service.quotes.home_load import HomeLoad
 from trainmaster.service.quotes.job_knowledge import (
     NO_END,
-    NO_LENGTH,
     NOT_MEASURED,
+    NOT_SHOWN,
     OF_A_PERSON,
     JobKnowledge,
     NotMeasured,
@@ -210,7 +210,7 @@ class Quoter:
             ]
         like = like_others_s(other_jobs_s(self._service.database, self._service.team))
         whys = {
-            name: each if each.startswith(NO_LENGTH) else f"not measured: {each}"
+            name: each if each.startswith(NOT_SHOWN) else f"not measured: {each}"
             for name, each in missing.items()
         }
         made = quote_of_unknown(recipe, clusters, before, whys, tuple(self._stale(catalogue, options)))
@@ -218,7 +218,7 @@ class Quoter:
         queue = None
         if options.asks_queue and not {*clusters} <= {*options.warm}:
             queue = self._queue(recipe, made, supply, environ)
-        why = next((each for each in missing.values() if each.startswith(NO_LENGTH)), "")
+        why = next((each for each in missing.values() if each.startswith(NOT_SHOWN)), "")
         unknown = made.unknown and replace(
             made.unknown, queue=queue.words if queue else "", why=why, like_others_s=like
         )
@@ -249,7 +249,7 @@ class Quoter:
             for name, each in found.items()
             # What has shown no length in a minute shows none in the next one.
             if each.serve is None
-            and not names.get(name, "").startswith(NO_LENGTH)
+            and not names.get(name, "").startswith(NOT_SHOWN)
             and not any(data.experiment for data in each.data.values())
         ]
         if not alone:
@@ -285,10 +285,11 @@ class Quoter:
         catalogue = self._catalogue(recipe, environ, options)
         builder = self._builder(recipe, catalogue)
         known = self._jobs.known(recipe, recipe.experiments, builder)
+        is_here = catalogue_is_own(catalogue)
         lengthless = {
             name: why
             for name, each in recipe.experiments.items()
-            if each.serve is None and (why := why_no_length(each, known.get(name)))
+            if each.serve is None and (why := why_no_length(each, known.get(name), is_here=is_here))
         }
         known = {name: each for name, each in known.items() if name not in lengthless}
         if all(each.serve is not None for each in recipe.experiments.values()):

@@ -88,7 +88,8 @@ class RentalOffer:
             found.append(kept)
         if self.quote is not None and self.quote.time_s is not None and self.quote.cost_usd is not None:
             took = told_in_full(self.quote.time_s, self.quote.cost_usd)
-            found.append(f"estimate: {took}, {self._with_wait}")
+            without = f" {self.quote.without}" if self.quote.without else ""
+            found.append(f"estimate{without}: {took}, {self._with_wait}")
             if self.quote.queue is not None:
                 found.append(f"before that {self.quote.queue.words}, not in the estimate")
             limits = {name: one.bottleneck for name, one in self.quote.experiments.items() if one.bottleneck}

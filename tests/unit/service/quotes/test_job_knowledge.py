@@ -91,6 +91,27 @@ def test_a_gang_that_was_never_measured_is_led_to_that_and_told_the_length_of_it
 
 
 @pytest.mark.parametrize(
+    ("seen", "shape", "is_here", "is_told"),
+    [
+        ({}, {}, False, True),
+        ({}, {}, True, False),
+        ({}, {"per_node": 2}, False, False),
+        ({"offer": "m4.large"}, {}, False, False),
+        ({"point": CALM.point}, {}, False, False),
+    ],
+)
+def test_whole_tasks_on_one_machine_say_nothing_of_a_gang_between_machines(seen, shape, is_here, is_told):
+    """They were quoted 13 s (7 to 26) for 2 min 37 s."""
+    measured = Measurement(**{"point": None, "duration_s": 1.3, **seen})
+    known = Knowledge.of([measured], [], {"local": Device("", 2.0, "local")}, {})
+    distributed = {"workers": 2, "strategy": "allreduce", **shape}
+    gang = {"name": "main", "command": "python a.py", "steps": 150, "distributed": distributed}
+    why = why_no_length(Experiment.model_validate(gang), known, is_here=is_here)
+    assert bool(why) is is_told
+    assert ("seen on one machine only" in why) is is_told
+
+
+@pytest.mark.parametrize(
     ("seen", "steps", "is_told"),
     [
         (replace(CALM, unit="epoch"), 1200, True),

@@ -11,6 +11,7 @@ import pytest
 
 from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.advisor.model.step_trace import StepTrace
+from trainmaster.advisor.model.task_numbers import task_numbers
 from trainmaster.advisor.quote.forecast import Overhead
 from trainmaster.advisor.quote.interval import Interval
 from trainmaster.control.loop.recording import AttemptMachine
@@ -74,17 +75,9 @@ class World:
     """One experiment with one running task, and a keeper that looks at it."""
 
     def __init__(
-        self,
-        tmp_path,
-        database=None,
-        histories=None,
-        told_before=(),
-        others_s=None,
-        budget=None,
-        where=None,
-        labels=None,
-        **keys,
-    ):
+        self, tmp_path, database=None, histories=None, told_before=(), others_s=None, budget=None,
+        where=None, labels=None, **keys,
+    ):  # fmt: skip
         tmp_path.mkdir(exist_ok=True)
         path = tmp_path / "recipe.yaml"
         keys = {"command": "true", **keys}
@@ -187,6 +180,13 @@ def test_a_training_without_length_is_quoted_by_earlier_durations(tmp_path):
     lines = world.look(90, step_s=0.5)
     assert [line.split(":")[0] for line in lines] == ["estimate", "quote"]
     assert {row["kind"] for row in world.database.rows} == {"estimate", "binding"}
+
+
+@pytest.mark.parametrize(("depths", "told"), [((1,), []), ((1, 8), ["quote"])])
+def test_a_sweep_without_steps_is_bound_once_other_tasks_of_it_were_seen(tmp_path, depths, told):
+    seen = [Measurement(None, duration_s=200.0, of_task=task_numbers({"depth": each})) for each in depths]
+    world = World(tmp_path, histories=history(*seen), parameters={"depth": [1, 8]})
+    assert [line.split(":")[0] for line in world.look(50)] == ["estimate", *told]
 
 
 def test_a_training_whose_script_says_its_length_is_quoted_by_its_steps(tmp_path):

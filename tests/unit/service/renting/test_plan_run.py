@@ -270,6 +270,7 @@ def test_an_estimate_of_a_part_is_shown_but_not_judged(world):
     recipe = world.recipe({"main": {}, "later": {"after": ["main"]}})
     found = world.plan(recipe)
     assert "later is not in the estimate: not measured yet" in found.lines
+    assert any(line.startswith("estimate without later: 1 min (50 s to") for line in found.lines)
     kept = []
     found.note_down(SimpleNamespace(add_quote=kept.append), "run", 7.0)
     assert kept == []
