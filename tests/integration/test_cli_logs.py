@@ -57,6 +57,16 @@ def test_every_member_and_attempt_and_the_filters(tm):
         assert result.out == ""
 
 
+def test_a_member_that_has_not_begun_has_said_nothing(tm):
+    first, later = {"command": "false"}, {"command": "true", "after": "first", "distributed": PAIR}
+    recipe = tm.recipe({"name": "job", "experiments": {"first": first, "later": later}})
+    run = tm.run(recipe, code=1)["run"]
+    for follow in ([], ["--follow"]):
+        assert tm.logs(run, "--experiment", "later", "--member", "worker-1", *follow) == ""
+        refused = tm.call("logs", run, "--experiment", "later", "--member", "worker-2", *follow, code=2)
+        assert "has no member 'worker-2'" in refused.err
+
+
 def test_the_last_lines_and_those_with_a_pattern(tm):
     run = tm.run(
         tm.task("for i in $(seq 1 30); do echo line $i of $RANK; done; printf end", distributed=PAIR)

@@ -23,6 +23,7 @@ from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.api import ClientProtocol, LogQuery, RunPlan
 from trainmaster.api.embedded import EmbeddedClient
 from trainmaster.api.protocol_parts import RegistryProtocol
+from trainmaster.control.task.layout import Home
 from trainmaster.db import NewMeasurement
 from trainmaster.service import OfferFilter, RecommendQuery
 from trainmaster.service.driving.submissions import RunRequest
@@ -219,6 +220,19 @@ class ClientContract(ContractHome):
             return [refusal(ask) for ask in asked]
 
         assert refusals(client) == refusals(at_home)
+
+    @pytest.mark.parametrize("follow", [False, True])
+    def test_a_member_that_has_said_nothing_is_a_member(
+        self, home: Home, at_home: EmbeddedClient, client: ClientProtocol, *, follow: bool
+    ) -> None:
+        """Its log is empty; there is no other one."""
+        run = "job-aaaa000001"
+        (log,) = home.root.glob(f"runs/{run}/**/worker-0.log")
+        log.unlink()
+        for who in (client, at_home):
+            assert [*who.logs(run, LogQuery(follow=follow, member="worker-0"))] == []
+            with pytest.raises(NotFoundError, match="no member 'worker-1'"):
+                list(who.logs(run, LogQuery(follow=follow, member="worker-1")))
 
     def test_what_tasks_left_is_read(
         self, at_home: EmbeddedClient, client: ClientProtocol, tmp_path: Path

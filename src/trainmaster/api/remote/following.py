@@ -214,7 +214,7 @@ def _left_s(status: Mapping[str, Any], experiment: str) -> float | None:
 
 
 def follow_logs(
-    messages: Iterator[ServerMessage], query: LogQuery, run: str, *, is_labelled: bool
+    messages: Iterator[ServerMessage], query: LogQuery, run: str, *, is_labelled: bool, is_known: bool
 ) -> Iterator[bytes]:
     """What members write, until the run is over, as `service.log_streams.LogStreams` words it.
 
@@ -223,9 +223,10 @@ def follow_logs(
         query: which lines; from ``since`` on is where the messages begin.
         run: its id.
         is_labelled: several streams may come: each line says whose it is.
+        is_known: the recipe has the member that is asked for.
 
     Raises:
-        NotFoundError: no member of that name has written anything.
+        NotFoundError: the recipe has no member of that name, nor has one written anything.
     """
     choice = re.compile(query.grep.encode()) if query.grep is not None else None
     is_plain = not is_labelled and choice is None and query.tail is None
@@ -263,7 +264,7 @@ def follow_logs(
                         yield b"".join((label if is_labelled else b"") + line + b"\n" for line in last)
             if is_over:
                 break
-    if not is_any and query.member is not None and query.since is None:
+    if not is_any and query.member is not None and not is_known and query.since is None:
         raise NotFoundError(f"{run} has no member {query.member!r} there", "Try without --member.")
 
 

@@ -402,20 +402,19 @@ class RemoteClient:
         asks = {"experiment": query.experiment, "task": query.task, "member": query.member, "tail": 0}
         for _ in self._to.pieces(f"/runs/{quoted(run)}/logs", asks | {"member": None}, is_same=False):
             pass  # only what is not there is said
-        chosen = [
-            found
-            for found in Recipe.from_text(self._text(run)).experiments.values()
-            if query.experiment in (None, found.name)
-        ]
+        experiments = Recipe.from_text(self._text(run)).experiments.values()
+        chosen = [found for found in experiments if query.experiment in (None, found.name)]
         status = self._status(run)["experiments"]
-        streams = sum(
-            (1 if query.task is not None else status[found.name]["tasks"]["total"])
-            * (1 if query.member is not None else sum(role.count for role in found.members()))
-            for found in chosen
-        )
+        streams, is_known = 0, False
+        for found in chosen:
+            names = [f"{role.name}-{index}" for role in found.members() for index in range(role.count)]
+            tasks = 1 if query.task is not None else status[found.name]["tasks"]["total"]
+            streams += tasks * (1 if query.member is not None else len(names))
+            is_known = is_known or query.member in names
         is_labelled = streams > 1 or any(found.retries for found in chosen)
         tail = None if query.tail is None else max(1 << 16, query.tail * _LINE_BYTES)
-        return follow_logs(messages(self._to, run, tail, query.since), query, run, is_labelled=is_labelled)
+        told = messages(self._to, run, tail, query.since)
+        return follow_logs(told, query, run, is_labelled=is_labelled, is_known=is_known)
 
     def events(self, run: str, after: int = 0) -> list[Event]:
         rows = self._to.get(f"/runs/{quoted(run)}/events", after=after)["events"]

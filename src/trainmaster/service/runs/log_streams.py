@@ -149,7 +149,9 @@ class LogStreams:
         totals = tasks_of(service.database, run, experiment, task)
         sizes = experiments_in_all_sizes(service.database, run)
         chosen = {e.name: e for e in sizes if experiment in (None, e.name)}.values()
-        self._members = {e.name: 1 if member is not None else len(member_names(e)) for e in chosen}
+        names = {e.name: [f"{role}-{index}" for role, index in member_names(e)] for e in chosen}
+        self._members = {name: 1 if member is not None else len(found) for name, found in names.items()}
+        self._is_known = any(member in found for found in names.values())
         streams = sum((1 if task is not None else totals[e.name]) * self._members[e.name] for e in chosen)
         self._may_retry = any(e.retries for e in chosen)
         self._many = streams > 1 or system is not False
@@ -186,7 +188,7 @@ class LogStreams:
                 "It is where a machine was lost or ran out of memory; `trainmaster logs RUN --system --now` "
                 "asks a machine that is there.",
             )
-        if not self._any and self._member is not None:
+        if not self._any and self._member is not None and not self._is_known:
             raise NotFoundError(f"{self._run} has no member {self._member!r} there", "Try without --member.")
 
     def _find(self) -> None:
