@@ -65,7 +65,7 @@ def decide_task(task: Task, seen: ObservedTask, policy: Policy, now: float) -> l
         now: Unix seconds.
     """
     if seen.wanted is not None and task.state in (State.WAITING, State.PLANNED):
-        return _end_unbegun(task, seen.wanted, now)
+        return _end_unbegun(task, seen.wanted, seen.why, now)
     # A finished attempt is kept, not thrown away.
     stoppable = task.state not in (State.SAVING, State.STOPPING)
     if seen.wanted is not None and stoppable:
@@ -199,8 +199,8 @@ def _hangs_without_a_member(seen: ObservedTask, now: float) -> bool:
     return any(member.lost for member in seen.gang.members) and now - seen.moved_at >= patience_s
 
 
-def _end_unbegun(task: Task, reason: EndReason, now: float) -> list[Step]:
+def _end_unbegun(task: Task, reason: EndReason, why: str, now: float) -> list[Step]:
     """Nothing of it is under way; an attempt it had before `resume` is closed and stays as it is."""
-    ended = move(task, State.STOPPING, reason, fields={"end_reason": reason})
+    ended = move(task, State.STOPPING, reason, why, {"end_reason": reason})
     done = replace(ended, before=State.STOPPING, after=State.DONE, fields={"ended_at": now})
     return [ended, done]
