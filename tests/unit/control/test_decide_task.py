@@ -326,13 +326,15 @@ def test_what_is_under_way_is_stopped_on_demand(state):
 
 @pytest.mark.parametrize(("state", "attempt"), [(State.WAITING, 0), (State.PLANNED, 0), (State.WAITING, 2)])
 def test_what_has_not_begun_ends_at_once_and_closes_nothing(state, attempt):
-    steps = decide(task(state, attempt=attempt), seen(exited(), wanted=EndReason.CANCELLED))
+    ended = replace(seen(exited(), wanted=EndReason.CANCELLED), why="ann has ended it")
+    steps = decide(task(state, attempt=attempt), ended)
     assert [(step.before, step.after) for step in steps] == [
         (state, State.STOPPING),
         (State.STOPPING, State.DONE),
     ]
     assert [step.closes for step in steps] == [None, None]
     assert steps[-1].reason is EndReason.CANCELLED
+    assert steps[-1].message == "ann has ended it"
 
 
 @pytest.mark.parametrize("phase", [Phase.QUEUED, Phase.GRANTED, Phase.RUNNING])
