@@ -377,7 +377,7 @@ class QuoteTracker:
         """True if the steps of what runs of an experiment are known well in each place, or it shows none."""
         name = experiment.name
         if name in self._lengths.unknown:
-            return not self._lengths.is_one_of_many(name)
+            return bool(experiment.ended) or not self._lengths.is_one_of_many(name)
         running = [found for (of, _), found in progress.items() if of == name]
         same, similar = self._known.of(name)
         # What other versions of its code have shown says that steps will come, and does not stand for them:

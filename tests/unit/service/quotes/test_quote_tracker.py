@@ -34,8 +34,9 @@ BEGAN = 1000.0
 
 
 class Store:
-    forecast = None
     """Remembers what was promised."""
+
+    forecast = None
 
     def __init__(self, *rows, state=State.RUNNING):
         self.rows = list(rows)
@@ -182,11 +183,12 @@ def test_a_training_without_length_is_quoted_by_earlier_durations(tmp_path):
     assert {row["kind"] for row in world.database.rows} == {"estimate", "binding"}
 
 
-@pytest.mark.parametrize(("depths", "told"), [((1,), []), ((1, 8), ["quote"])])
-def test_a_sweep_without_steps_is_bound_once_other_tasks_of_it_were_seen(tmp_path, depths, told):
+@pytest.mark.parametrize(("depths", "ended", "told"), [((1,), 0, 0), ((1,), 1, 1), ((1, 8), 0, 1)])
+def test_a_sweep_without_steps_is_bound_once_other_tasks_of_it_were_seen(tmp_path, depths, ended, told):
     seen = [Measurement(None, duration_s=200.0, of_task=task_numbers({"depth": each})) for each in depths]
     world = World(tmp_path, histories=history(*seen), parameters={"depth": [1, 8]})
-    assert [line.split(":")[0] for line in world.look(50)] == ["estimate", *told]
+    world.run_state.experiments["main"].ended = {EndReason.SUCCEEDED: 1} if ended else {}
+    assert [line.split(":")[0] for line in world.look(50)] == ["estimate", *["quote"] * told]
 
 
 def test_a_training_whose_script_says_its_length_is_quoted_by_its_steps(tmp_path):
