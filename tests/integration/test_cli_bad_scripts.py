@@ -86,7 +86,7 @@ def test_what_a_task_of_many_said_last_is_told(tm):
         "python -c 'import os; {}[os.environ[\"TRAINMASTER_TASK\"]]' || { echo see example.org; exit 4; }"
     )
     result = tm.call("run", tm.task(script, parameters={"x": [1, 2, 3, 4, 5]}), code=1)
-    assert "main/3: attempt 1 USER_ERROR: exit code 4 (KeyError: '3')" in result.err
+    assert "main/3 (x=4): attempt 1 USER_ERROR: exit code 4 (KeyError: '3')" in result.err
 
 
 def test_out_of_memory_in_python(tm):
