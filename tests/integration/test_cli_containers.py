@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -150,7 +151,7 @@ def test_how_a_script_ends(tm, engine):
     recipe = task(tm, 'eval "$TRAINMASTER_PARAM_END"', parameters={"end": list(ends)})
     result = tm.call("run", recipe, "--json", code=1)
     for number, told in enumerate(ends.values()):
-        assert f"main/{number}: attempt 1 USER_ERROR: exit code" in result.err
+        assert re.search(rf"^main/{number} \(end=.*\): attempt 1 USER_ERROR: exit code", result.err, re.M)
         assert told in result.err
     assert "asked" in tm.logs(result.json["run"])
 
