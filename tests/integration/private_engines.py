@@ -14,8 +14,12 @@ import sysconfig
 import tarfile
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from trainmaster.executors.containers.engines import find_engine
 from trainmaster.testing.waits import until
@@ -282,3 +286,17 @@ def _slim(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
 def _libraries(program: Path) -> list[str]:
     listing = subprocess.run(["ldd", program], capture_output=True, text=True).stdout
     return [word for line in listing.splitlines() for word in line.split() if word.startswith("/")]
+
+
+def engine_of_module(kind: str) -> Any:
+    """A fixture: one engine for all tests of a module; they skip where it is not installed."""
+
+    @pytest.fixture(scope="module")
+    def engine() -> Iterator[PrivateEngine]:
+        try:
+            with PrivateEngine(kind) as found:
+                yield found
+        except NoEngineError as error:
+            pytest.skip(str(error))
+
+    return engine

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from aws_stand_in import free_port
-from private_engines import APPTAINER, IMAGE, NoEngineError, PrivateEngine, make_image
+from private_engines import APPTAINER, IMAGE, NoEngineError, PrivateEngine, engine_of_module, make_image
 
 from trainmaster.executors.containers.engines import find_engine
 from trainmaster.testing.waits import until
@@ -21,13 +21,7 @@ from trainmaster.testing.waits import until
 pytestmark = pytest.mark.container
 
 
-@pytest.fixture(scope="module")
-def engine():
-    try:
-        with PrivateEngine("apptainer") as found:
-            yield found
-    except NoEngineError as error:
-        pytest.skip(str(error))
+engine = engine_of_module("apptainer")
 
 
 @pytest.fixture

@@ -12,38 +12,14 @@ import time
 from pathlib import Path
 
 import pytest
-from private_engines import IMAGE, NO_BASH, NO_PYTHON, NoEngineError, PrivateEngine
+from private_engines import IMAGE, NO_BASH, NO_PYTHON, engine_of_module
 
 from trainmaster.executors.containers.command_line import shared_bytes
 
 pytestmark = pytest.mark.container
 
 
-@pytest.fixture(scope="module")
-def docker():
-    try:
-        with PrivateEngine("docker") as engine:
-            yield engine
-    except NoEngineError as error:
-        pytest.skip(str(error))
-
-
-@pytest.fixture(scope="module")
-def podman():
-    try:
-        with PrivateEngine("podman") as engine:
-            yield engine
-    except NoEngineError as error:
-        pytest.skip(str(error))
-
-
-@pytest.fixture(scope="module")
-def apptainer():
-    try:
-        with PrivateEngine("apptainer") as engine:
-            yield engine
-    except NoEngineError as error:
-        pytest.skip(str(error))
+docker, podman, apptainer = map(engine_of_module, ("docker", "podman", "apptainer"))
 
 
 @pytest.fixture(params=["docker", "podman", "apptainer"])

@@ -14,7 +14,7 @@ import urllib.error
 from contextlib import suppress
 
 import pytest
-from private_engines import IMAGE, NoEngineError, PrivateEngine
+from private_engines import IMAGE, engine_of_module
 from running_server import RunningServer
 
 from trainmaster.control.task.layout import Home
@@ -110,13 +110,7 @@ class Shared(RunningServer):
         return self.tm.home / "runs" / run / "tasks/main/0/1"
 
 
-@pytest.fixture(scope="module")
-def podman():
-    try:
-        with PrivateEngine("podman") as engine:
-            yield engine
-    except NoEngineError as error:
-        pytest.skip(str(error))
+podman = engine_of_module("podman")
 
 
 @pytest.fixture
