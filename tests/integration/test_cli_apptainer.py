@@ -6,6 +6,7 @@ import os
 import pwd
 import shutil
 import sqlite3
+import stat
 import subprocess
 import tempfile
 from contextlib import closing
@@ -73,31 +74,54 @@ def image_file(engine) -> str:
     return str(found / f"{IMAGE}.sif")
 
 
-def test_an_ordinary_user_trains_in_a_file(user, engine):
-    """Without root and without setuid; nothing is chosen, as there is nothing else."""
-    file = user.root / "of me.sif".replace(" ", "_")
-    shutil.copyfile(image_file(engine), file)
+@pytest.fixture
+def nobody(user, engine):
+    """What makes a shell an ordinary user, and the variables for it; one that has an image as a file."""
+    shutil.copyfile(image_file(engine), user.root / "of_me.sif")
     uid, gid = (found := pwd.getpwnam("nobody")).pw_uid, found.pw_gid  # one that has a name
-    for path in (user.root, user.work, user.notes, file):
+    for path in (user.root, user.work, user.notes, user.root / "of_me.sif"):
         os.chown(path, uid, gid)
     # Our own Python, and Apptainer, may lie in root's home, so this user may read everything.
     become = (
-        f"set -- setpriv --reuid={uid} --regid={gid} --clear-groups "
-        '--inh-caps=+dac_read_search --ambient-caps=+dac_read_search -- "$@";'
+        f"setpriv --reuid={uid} --regid={gid} --clear-groups "
+        "--inh-caps=+dac_read_search --ambient-caps=+dac_read_search --"
     )
     anybodys_apptainer(user.root / "apptainer", user.root / "bin")
+    return become, {**user.env, "HOME": str(user.root)}
+
+
+def test_an_ordinary_user_trains_in_a_file(user, nobody):
+    """Without root and without setuid; nothing is chosen, as there is nothing else."""
+    become, env = nobody
+    uid, gid = (found := pwd.getpwnam("nobody")).pw_uid, found.pw_gid
     recipe = user.task(
         "id; echo image $FROM_IMAGE; touch here $HOME/there $TRAINMASTER_OUTPUT_DIR/model",
-        container=str(file),
+        container=str(user.root / "of_me.sif"),
     )
-    env = {**user.env, "HOME": str(user.root)}
-    run = user.call("run", recipe, "--json", prefix=become, env=env).json["run"]
+    run = user.call("run", recipe, "--json", prefix=f'set -- {become} "$@";', env=env).json["run"]
     log = (user.home / "runs" / run / "tasks/main/0/1/worker-0.log").read_text()
     assert f"uid={uid} gid={gid}" in log
     assert "image yes\n" in log
     written = [path for top in (user.home, user.cache) for path in top.rglob("*")]
     assert any(path.name == "here" for path in written)
     assert {(path.lstat().st_uid, path.lstat().st_gid) for path in written} == {(uid, gid)}
+
+
+def test_an_ordinary_user_needs_dev_fuse_or_has_images_unpacked(user, nobody):
+    """As docs/how/container.md says: with squashfuse, on a machine whose device is root's alone."""
+    become, env = nobody
+    os.mknod(device := user.root / "fuse", 0o600 | stat.S_IFCHR, os.makedev(10, 229))
+    closed = f"mount --bind {device} /dev/fuse"
+    if (library := user.root / "apptainer/c/usr/lib/x86_64-linux-gnu").is_dir():
+        # To unpack, Apptainer starts itself among this machine's files: with its C library for all of them.
+        there = "/usr/lib/x86_64-linux-gnu"
+        closed += f" && mount -t overlay overlay -o lowerdir={library}:{there} {there}"
+    prefix = f"""set -- unshare --mount bash -c '{closed} && exec {become} "$@"' - "$@";"""
+    recipe = user.task("touch $TRAINMASTER_OUTPUT_DIR/model", container=str(user.root / "of_me.sif"))
+    refused = user.call("run", recipe, prefix=prefix, env=env, code=1)
+    assert "cannot be started" in refused.out + refused.err
+    assert "failed to open /dev/fuse" in refused.out + refused.err
+    user.call("run", recipe, prefix=prefix, env={**env, "APPTAINER_UNSQUASH": "1"}, code=0)
 
 
 def test_files_that_are_not_there(user):

@@ -98,6 +98,9 @@ def test_an_assistant_at_home(tm):
             status = await seen_to_its_end(client, started["run"])
             assert status["reason"] == "SUCCEEDED"
             assert (await told(client, "cancel", run=started["run"]))["reason"] == "SUCCEEDED"
+            (task,) = (await told(client, "cancel", run=started["run"], tasks=["main/0"]))["tasks"]
+            assert (task["task"], task["reason"]) == (0, "SUCCEEDED")
+            assert "no task main/7" in await refused(client, "cancel", run="latest", tasks=["main/7"])
         async with Client(at_home(tm, "--read-only")) as client:
             assert await names(client) == READING
             assert "needs the scope 'run'" in await refused(client, "run", recipe=RECIPE)

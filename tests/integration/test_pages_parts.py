@@ -289,6 +289,35 @@ def test_the_tasks_of_a_run_that_goes_on_are_looked_at_again_until_it_is_over(br
     page.context.close()
 
 
+@pytest.mark.browser
+def test_a_task_is_cancelled_in_its_row_by_a_key_on_a_phone(browser, site):  # noqa: F811
+    page = opened(browser, site, "phone")
+    page.goto(f"{site.url}/runs?state=RUNNING")
+    run = page.locator("#rows tr").nth(4).get_attribute("data-run")
+    page.goto(f"{site.url}/runs/{run}")
+    assert not page.get_by_role("button", name="Cancel").count(), "its only task: the run is ended"
+    with contextlib.closing(sqlite3.connect(site.service.home.root / "trainmaster.db")) as database, database:
+        database.execute("UPDATE experiment SET tasks_total = 2 WHERE run_id = ?", (run,))
+        database.execute(
+            "INSERT INTO task (experiment_id, number, state, message, parameters, metrics)"
+            " SELECT id, 1, 'WAITING', '', '{}', '{}' FROM experiment WHERE run_id = ?", (run,)
+        )  # fmt: skip
+    page.goto(f"{site.url}/runs/{run}/tasks")
+    button = page.get_by_role("button", name="Cancel train/1")
+    at = button.bounding_box()
+    assert (at["x"] + at["width"] < page.viewport_size["width"], at["height"]) == (True, 44)
+    button.press("Enter")
+    page.keyboard.press("Escape")
+    assert not site.service.database.cancelled_tasks(run)
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Yes: cancel train/1").press("Enter")
+    page.locator("[data-trial='train/1']", has_text="will not begin").wait_for()
+    assert page.url.endswith("/tasks")
+    assert site.service.database.cancelled_tasks(run) == {"train/1": "ann"}
+    assert page.get_by_role("button", name="Cancel").all_inner_texts() == ["Cancel"], "train/0 goes on"
+    page.context.close()
+
+
 FOCUSED = "document.activeElement.textContent.trim()"
 PART = """<div id="part" hx-get="/quotes/one" hx-trigger="every 300ms" hx-swap="outerHTML" data-says="%s">
 <form><button>Cancel it</button></form></div>"""

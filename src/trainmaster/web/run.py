@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote
 
 from fastapi import APIRouter, Form, Query, Request
@@ -88,6 +88,7 @@ def show(request: Request, run: str, state: State, caller: Reader, found: Runs) 
         values=_values(status, tasks),
         panels=panels(names),
         table=TaskTable.of(tasks, total, time.time(), most=_TASKS),
+        to_end=details.cancelled_tasks(),
         graph=graph(details.graph()),
         is_told=any(_TOLD.intersection(each) for each in counts),
         highlights=notes,
@@ -156,10 +157,11 @@ def _checkpoint(details: RunDetails, task: TaskLine) -> int | None:
 @router.get("/runs/{run}/tasks")
 def tasks_of(request: Request, run: str, found: Runs, by: str = "") -> Response:
     """All its tasks, sorted by any column."""
-    status, tasks = found.status(run), found.details(run).tasks()
+    status, details = found.status(run), found.details(run)
     total = sum(each["tasks"]["total"] for each in status["experiments"].values())
-    table = TaskTable.of(tasks, total, time.time(), by)
-    return page(request, "tasks.html", **_head(found, run, status), table=table, most=MAX_TOLD_TASKS)
+    table, to_end = TaskTable.of(details.tasks(), total, time.time(), by), details.cancelled_tasks()
+    head = _head(found, run, status)
+    return page(request, "tasks.html", **head, table=table, to_end=to_end, most=MAX_TOLD_TASKS)
 
 
 @router.get("/runs/{run}/logs")
@@ -269,7 +271,8 @@ def sweeps(request: Request, run: str, found: Runs, by: str = "") -> Response:
         if (its := [task for task in tasks if task["experiment"] == name])
     ]
     shown = [each for each in pictures if each]
-    return page(request, "sweeps.html", **_head(found, run, status), searches=shown)
+    head = _head(found, run, status)
+    return page(request, "sweeps.html", **head, searches=shown, to_end=details.cancelled_tasks())
 
 
 @router.get("/runs/{run}/again")
@@ -349,6 +352,20 @@ def cancel(run: str, found: Runs, state: State, caller: Submitter) -> Response:
     """Ends it."""
     found.cancel(run, state.environ)
     return redirect(f"/runs/{quote(run)}")
+
+
+@router.post("/runs/{run}/tasks/cancel")
+def cancel_task(
+    run: str,
+    found: Runs,
+    state: State,
+    caller: Submitter,
+    task: Annotated[str, Form()],
+    at: Annotated[Literal["", "/tasks", "/sweeps"], Form()] = "",
+) -> Response:
+    """Ends one of its tasks; then the page where that was asked for."""
+    found.cancel_tasks(run, [task], state.environ)
+    return redirect(f"/runs/{quote(run)}{at}")
 
 
 @router.post("/runs/{run}/approval")

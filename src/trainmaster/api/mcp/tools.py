@@ -87,6 +87,14 @@ class OneRun(Body):
     run: str = Field(description="its id, its beginning or name, or latest")
 
 
+class CancelArguments(OneRun):
+    """A run, or tasks of it."""
+
+    tasks: list[str] = Field(
+        default=[], max_length=_MOST_ITEMS, description="end only these, such as sweep/3: all else goes on"
+    )
+
+
 class LogArguments(OneRun):
     """Which logs of a run, and which page of them."""
 
@@ -302,6 +310,8 @@ def _models(context: ToolContext, given: Any) -> dict[str, Any]:  # noqa: ANN401
 
 def _cancel(context: ToolContext, given: Any) -> dict[str, Any]:  # noqa: ANN401
     run = context.client.resolve(given.run)
+    if given.tasks:
+        return bounded({"run": run, "tasks": context.client.cancel_tasks(run, given.tasks)})
     context.client.cancel(run)
     return bounded(dict(context.client.status(run).json))
 
@@ -322,8 +332,8 @@ TOOLS: Final[Mapping[str, Tool]] = {
              _metrics, Curves),
         Tool("models", "Models that tasks left, with their metrics and parameters.", "read",
              ModelArguments, _models),
-        Tool("cancel", "End a run: its members save first. It can be resumed by people.", "run", OneRun,
-             _cancel),
+        Tool("cancel", "End a run, or only some of its tasks: members save first. It can be resumed by "
+             "people.", "run", CancelArguments, _cancel),
     )
 }  # fmt: skip
 

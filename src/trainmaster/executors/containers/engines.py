@@ -37,7 +37,7 @@ _SETTINGS = (
     "DOCKER_TLS_VERIFY",
     "CONTAINER_CONNECTION", "CONTAINER_HOST", "CONTAINERS_CONF", "CONTAINERS_CONF_OVERRIDE",
     "CONTAINERS_REGISTRIES_CONF", "CONTAINERS_STORAGE_CONF", "REGISTRY_AUTH_FILE",
-    "APPTAINER_CACHEDIR", "APPTAINER_CONFIGDIR", "APPTAINER_TMPDIR",
+    "APPTAINER_CACHEDIR", "APPTAINER_CONFIGDIR", "APPTAINER_TMPDIR", "APPTAINER_UNSQUASH",
     "DBUS_SESSION_BUS_ADDRESS", "HOME", "PATH", "TMPDIR",
     "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR",
 )  # fmt: skip
@@ -54,7 +54,7 @@ _NO_ROOM = re.compile(r"no space left on device|disk quota exceeded", re.IGNOREC
 _UNDER_WAY = re.compile(
     r"Pulling from|Getting image source|Copying|ing OCI |\b[0-9a-f]{12}: |Digest: ", re.IGNORECASE
 )
-#: Where nothing mounts an image, all of it is unpacked for each start.
+#: Without squashfuse, or with APPTAINER_UNSQUASH, all of an ordinary user's image is unpacked for each start.
 _STARTED_S = 300.0
 #: What is being made for so long was left by one that was killed.
 _LEFT_S = 24 * 3600.0

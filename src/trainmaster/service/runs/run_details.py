@@ -15,7 +15,7 @@ from trainmaster.service.runs.task_places import TaskPlaces
 from trainmaster.spec import Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from trainmaster.service.service import Service
 
@@ -78,6 +78,10 @@ class RunDetails:
             }
             for row in queries.tasks(self._service.database, self._run, limit=limit)
         ]
+
+    def cancelled_tasks(self) -> Collection[str]:
+        """Tasks, such as ``sweep/3``, that somebody wants ended, whether they are already or not."""
+        return self._service.database.cancelled_tasks(self._run).keys()
 
     def attempts(self, limit: int = MAX_ATTEMPTS) -> list[dict[str, Any]]:
         """The newest attempts, the newest first.
