@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -274,3 +275,30 @@ def test_kill_9_leaves_nothing(tm, profile, guarded):
         assert any("train.py" in what for what in tm.processes().values())
         profile(tm.task("true")).end()
     nothing_is_left(tm)
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="Open MPI is not installed")
+@pytest.mark.parametrize(("keys", "is_counted"), [({"provider": "aws"}, True), ({}, False)])
+def test_what_ranks_of_a_gang_for_several_machines_send_is_counted_here(tm, profile, keys, is_counted):
+    """They share memory on one machine, of which nothing is counted: it was quoted 48 s (9 s to 45 min)."""
+    pytest.importorskip("mpi4py")
+    tm.write(
+        "sum.py",
+        """
+import time
+from mpi4py import MPI
+import numpy as np
+part = np.ones(20_000)
+for step in range(1, 400):
+    part = MPI.COMM_WORLD.allreduce(part) / 2
+    time.sleep(0.01)
+    if MPI.COMM_WORLD.rank == 0:
+        print(f"step {step}/399", flush=True)
+""",
+    )
+    gang = {"command": "python sum.py", "framework": "mpi"}
+    gang["distributed"] = {"strategy": "allreduce", "workers": 2}
+    recipe = tm.recipe({"name": "job", "experiments": {"main": gang}, **keys})
+    (measured,) = profile(recipe).end()["measured"]["main"]
+    sent = measured["point"]["bytes_out"]
+    assert (sent or 0.0) == pytest.approx(160_000 if is_counted else 0.0, rel=0.1, abs=2000)

@@ -7,6 +7,7 @@ Each launcher is loaded when it is asked for. What the end of a log may say, and
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 from trainmaster.dataclass import dataclass
@@ -124,11 +125,15 @@ class Launcher(Protocol):
         shares_gpus: each member picks its GPU by its local rank, so it must see those of all members on
             its node; else it sees its own only.
         known_failures: what its framework is known to say, with the fix of each.
+        counted: environment with which members of one machine send by TCP what else goes where nothing counts
+            it, so that a measurement shows what they would send each other between machines. It is left
+            out where the recipe sets one of these names, or one that begins so.
     """
 
     name: str
     shares_gpus: bool = False
     known_failures: KnownFailures = ()
+    counted: Mapping[str, str] = MappingProxyType({})
 
     def ports_per_member(self, role: str) -> int:
         """How many free ports to hold for each member of this role until it starts."""

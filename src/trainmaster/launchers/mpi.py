@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import shlex
 from collections.abc import Sequence
+from types import MappingProxyType
 
 from trainmaster.launchers.base import Gang, Launcher, Member, not_installed
 
@@ -76,6 +77,10 @@ class MpiLauncher(Launcher):
 
     name = "mpi"
     known_failures = _KNOWN_FAILURES
+    # Ranks of one machine share memory, of which the kernel counts nothing.
+    counted = MappingProxyType(
+        {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,tcp", "OMPI_MCA_btl_tcp_if_include": "127.0.0.0/8"}
+    )
     shares_gpus = True  # all ranks descend from the first member, and choose by their local rank
 
     def is_essential(self, gang: Gang, member: Member) -> bool:

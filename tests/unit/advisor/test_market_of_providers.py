@@ -151,3 +151,21 @@ def test_a_network_that_nobody_told_is_not_as_fast_as_the_inside_of_one_machine(
     assert untold.p50 > 2 * fast.p50
     assert untold.p95 > 1.2 * gigabit.p95
     assert untold.p5 < gigabit.p5
+
+
+def test_of_a_gang_whose_exchange_nothing_counted_no_more_is_believed_than_its_members_can_hold():
+    """Three ranks were quoted 48 s (9 s to 45 min), and took 23 s."""
+    point = replace(measured(2, 8).point, nodes=1, nic_mbps=None, bytes_out=None, step_time_s=0.005)
+
+    def steps_s(memory_bytes):
+        found = replace(measured(2, 8), point=point, offer="local", memory_bytes=memory_bytes)
+        job = Subject(workload(most=2), knowledge(found))
+        job = replace(job, workload=replace(job.workload, lengths={2: job.workload.lengths[2]}))
+        here = offer("host", 0.0, provider="hosts", nic=None, **CPUS)
+        made = make_quote([job], market(here, hosts=2), QuoteLimits(), 0).main
+        return next(each.time_s for each in made.phases if each.name == "steps")
+
+    little, much = steps_s(4e6), steps_s(None)
+    assert little.p95 < 0.3 * much.p95
+    assert little.p50 < 0.7 * much.p50
+    assert little.p5 > 0.9 * much.p5

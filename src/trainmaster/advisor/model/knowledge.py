@@ -15,7 +15,8 @@ from trainmaster.advisor.model.device_transfer import TRANSFER_SPREAD, transferr
 from trainmaster.advisor.model.devices import Device, speed_ratio
 from trainmaster.advisor.model.experience import Experience
 from trainmaster.advisor.model.measurement import HELD, Measurement, ObservedCurve, Point
-from trainmaster.advisor.model.physics import own_time
+from trainmaster.advisor.model.physics import COMMON_MBPS, own_time
+from trainmaster.advisor.model.priors import INDEX, achieved_bytes_per_second
 from trainmaster.advisor.model.shapes import Columns, Floats, Shapes
 from trainmaster.advisor.model.steptime import StepTimeModel
 from trainmaster.dataclass import dataclass, field
@@ -190,6 +191,27 @@ class Knowledge:
             others=tuple(filter(None, (each.as_whole_tasks() for each in self.others))),
         )
 
+    @property
+    def was_inside(self) -> bool:
+        """All that was measured was inside of one machine."""
+        points = [m.point for m in self.measurements if m.point is not None]
+        return bool(points) and all(point.nodes == 1 for point in points)
+
+    def with_possible_gradients(self, theta: Floats) -> Floats:
+        """(S, P) parameters, of which nothing was seen of the network, with gradients that a member can hold.
+
+        It holds its parameters beside them, so they are half of its memory at most.
+        """
+        seen, model = self.device_memory or self.memory, self.model
+        if model is None or model.kind or not self.was_inside or not seen:
+            return theta
+        if math.isfinite(model.context.gradient) or not math.isfinite(model.context.nic):
+            return theta
+        most_s = max(peak for _, peak in seen) / 2 / achieved_bytes_per_second(model.context.nic)
+        found, sent = theta.copy(), INDEX[0]["rho_out"]
+        found[:, sent] = np.minimum(found[:, sent], math.log(most_s) - found[:, INDEX[0]["level"]])
+        return found
+
     def memory_of(self, batch: int | None) -> tuple[float | None, float | None]:
         """Bytes of main memory, and of a device's, that a member needs; None if unknown."""
         asked = np.array([math.nan if batch is None else batch])
@@ -353,9 +375,6 @@ def prepared(measurement: Measurement, nic_mbps: float | None) -> Point:
     """
     point = measurement.point
     assert point is not None
-    if point.nic_mbps is None:
-        between = None if (point.nodes or 1) > 1 else LOOPBACK_MBPS
-        point = replace(point, nic_mbps=nic_mbps or between)
     exchanges = point.workers > 1 or point.sync.has_servers
     if point.gradient_bytes is None and point.bytes_out and exchanges:
         share = 1.0 if point.sync.has_servers else 2 * (point.workers - 1) / point.workers
@@ -363,6 +382,10 @@ def prepared(measurement: Measurement, nic_mbps: float | None) -> Point:
             share /= point.workers
         if (gradient := point.bytes_out / share) > _CHATTER_BYTES:
             point = replace(point, gradient_bytes=gradient)
+    if point.nic_mbps is None:
+        # Without bytes nothing was seen of the network: what is believed of it holds for a common card.
+        inside = LOOPBACK_MBPS if point.gradient_bytes else COMMON_MBPS
+        point = replace(point, nic_mbps=nic_mbps or (None if (point.nodes or 1) > 1 else inside))
     return point
 
 

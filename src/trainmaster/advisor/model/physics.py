@@ -39,8 +39,8 @@ PARTS: Final = {
 }
 #: No part of a step is shorter than this share of one worker's compute.
 _LEAST: Final = 1e-12
-#: What a card of unknown rate is taken for where bytes are asked for, Mbit/s.
-_COMMON_MBPS: Final = 10_000.0
+#: What a card of unknown rate is taken for, Mbit/s: priors of the network are those of such cards.
+COMMON_MBPS: Final = 10_000.0
 
 
 def step_time(theta: Floats, shapes: Shapes, free: str = "", slowness: Floats | float = 1.0) -> Floats:
@@ -92,7 +92,7 @@ def gradient_bytes(theta: Floats, kind: int, context: MeasuredContext) -> Floats
         return np.full((len(theta), 1), context.gradient)
     par = dict(zip(NAMES[kind], theta.T[:, :, None], strict=True))
     seconds = par["wire"] + np.log(1 - _card_share(par)) if kind else par["rho_out"]
-    rate = achieved_bytes_per_second(context.nic if np.isfinite(context.nic) else _COMMON_MBPS)
+    rate = achieved_bytes_per_second(context.nic if np.isfinite(context.nic) else COMMON_MBPS)
     return np.asarray(np.exp(par["level"] + seconds) * rate, dtype=float)
 
 

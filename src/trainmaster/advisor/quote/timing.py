@@ -530,14 +530,12 @@ class Timing:
         if self._knows_no_network and model.kind == 0:
             slower = beliefs.UNTOLD_CARD_MBPS.spread * self._normal(30)[:, 0]
             theta = theta + slower[:, None] * (np.array(NAMES[0]) == "rho_out")
-        return theta
+        return self.knowledge.with_possible_gradients(theta)
 
     @cached_property
     def _knows_no_network(self) -> bool:
         """No network card is told, and all that was measured was inside of one machine."""
-        points = [m.point for m in self.knowledge.measurements if m.point is not None]
-        is_inside = bool(points) and all(point.nodes == 1 for point in points)
-        return is_inside and not self.own_machine and bool(np.isnan(self.machines.nic).all())
+        return self.knowledge.was_inside and not self.own_machine and bool(np.isnan(self.machines.nic).all())
 
     def _normal(self, stream: int) -> Floats:
         """(S, 1) standard normal, the same at every call."""

@@ -6,6 +6,7 @@ import itertools
 import math
 import stat
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -113,6 +114,12 @@ def measurement_of(
         workers = [each.usage for name, each in steady.items() if name.startswith("worker-")] or workers
         latency_ms = 0.0 if nodes == 1 else _latency_ms(usage.values())
         point = _point(experiment, found, steady, cores, offer, nodes, latency_ms)
+        if not steady:  # too short to look at steps alone: most of what it sent was for them all the same
+            whole = {
+                name: _Steady(each, trace.steps_at(started_at + each.seconds)) for name, each in usage.items()
+            }
+            received, sent = _traffic(experiment, whole, nodes)
+            point = replace(point, bytes_in=received, bytes_out=sent)
     held = held_share(counted, cores, machines, is_here=offer in ("local", HOST))
     return Measurement(
         point,
@@ -287,6 +294,7 @@ def _point(
         # A step of all together, but where each worker goes its own way.
         batch = found.examples_per_step / (1 if sync is Strategy.PS_ASYNC else roles.count("worker"))
     device_memory = max((each.usage.gpu_memory_bytes or 0 for each in workers), default=0)
+    received, sent = _traffic(experiment, usage, nodes)
     return Point(
         sync=sync,
         workers=roles.count("worker"),
@@ -298,12 +306,24 @@ def _point(
         step_time_p10_s=found.p10_s,
         step_time_p90_s=found.p90_s,
         steps=max(1, round(found.steps)),
-        bytes_in=_mean([(each.usage.bytes_received, each.steps) for each in workers]),
-        bytes_out=_mean([(each.usage.bytes_sent, each.steps) for each in workers]),
+        bytes_in=received,
+        bytes_out=sent,
         server_cpu=min(1.0, max(each.cpu_share for each in servers) / cores) if servers else None,
         peak_memory_bytes=device_memory or None,
         offer=offer,
     )
+
+
+def _traffic(
+    experiment: Experiment, usage: Mapping[str, _Steady], nodes: int
+) -> tuple[float | None, float | None]:
+    """Bytes in and out of a worker, per step."""
+    workers = [each for name, each in usage.items() if name.startswith("worker-") and each.steps > 0]
+    ranks = 1
+    if experiment.launcher == "mpi":  # all ranks of a machine are of one member
+        ranks = math.ceil([role for role, _ in member_names(experiment)].count("worker") / nodes)
+    received = _mean([(each.usage.bytes_received, each.steps * ranks) for each in workers])
+    return received, _mean([(each.usage.bytes_sent, each.steps * ranks) for each in workers])
 
 
 def _latency_ms(usages: Iterable[Usage]) -> float | None:

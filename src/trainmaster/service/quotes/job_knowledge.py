@@ -133,11 +133,12 @@ def why_no_length(experiment: Experiment, known: Knowledge | None = None, *, is_
     if known is not None:
         experiment = with_length(experiment, same_seen(known))
     has_length = Workload.of(experiment, 0).has_length
-    if known is not None and (known.model is None or not has_length):
-        is_one = all(each.measured.offer == "local" for each in known.types)
-        if is_one and not is_here and spans_machines(experiment):
+    needs_steps = False
+    if known is not None and not is_here and spans_machines(experiment):
+        needs_steps = all(each.measured.offer == "local" for each in known.types)
+        if needs_steps and known.model is None:
             return ONE_MACHINE
-    if has_length or (known is not None and known.duration_s is not None):
+    if has_length or (known is not None and known.duration_s is not None and not needs_steps):
         return ""
     if known is None or known.model is None:
         if not has_unknown_length(experiment):

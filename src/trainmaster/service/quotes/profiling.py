@@ -33,11 +33,13 @@ from trainmaster.db import queries
 from trainmaster.executors.base import Capacity
 from trainmaster.executors.capacity import NodeCapacity, detect_capacity
 from trainmaster.executors.local.executor import LocalExecutor
+from trainmaster.launchers import get_launcher
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.quotes.fingerprint import Fingerprint, code_of, fingerprint_of, local_device_name
 from trainmaster.service.quotes.history import new_row
 from trainmaster.service.quotes.home_load import HomeLoad
 from trainmaster.service.quotes.phase_records import phase_rows
+from trainmaster.service.quotes.worker_counts import allowed_workers
 from trainmaster.service.service import Service
 from trainmaster.spec import Experiment, Hardware, Recipe
 from trainmaster.spec.errors import InterruptedByUser, UsageError
@@ -205,6 +207,9 @@ class _Session:
         run = f"{place.path.name}-{number}"
         slots = max(self._machine.cores, slots_of(experiment))
         base = dict(self._base)
+        counted = get_launcher(experiment.launcher).counted if self._leaves(experiment.name) else {}
+        if not any(name.startswith(tuple(counted)) for name in (*base, *experiment.env)):
+            base |= counted
         if experiment.ends_at is not None:  # how the batch changes its steps is to be known
             paths = str(Path(library.__file__).parent / "noise"), base.get("PYTHONPATH")
             base["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
@@ -244,6 +249,13 @@ class _Session:
         rows = [new_row(name, key, experiment.name, None, found), *phase_rows(None, phases)]
         self._service.database.add_measurement(*rows)
         return found
+
+    def _leaves(self, name: str) -> bool:
+        """Whether workers of an experiment are to be on several machines."""
+        experiment = self._recipe.experiments[name]
+        if capabilities_of(self._recipe.provider).is_here or experiment.distributed is None:
+            return False
+        return allowed_workers(experiment)[-1] > workers_per_node(experiment)
 
     def _fingerprint(self, experiment: Experiment) -> Fingerprint:
         return fingerprint_of(self._recipe, experiment, self._code, self._device)

@@ -87,7 +87,8 @@ def with_length(experiment: Experiment, measured: Iterable[Measurement]) -> Expe
     """The experiment with the steps that its own script says it makes, where the recipe has no length.
 
     It counts as ``steps`` of the recipe would, unless attempts did not agree, one with that number of workers
-    has ended before, or its parameters change how long tasks are.
+    has ended before, or its parameters change how long tasks are. Where none had that number of workers, two
+    others tell whether each worker makes all steps, or they share them.
 
     Args:
         experiment: of the recipe.
@@ -103,12 +104,30 @@ def with_length(experiment: Experiment, measured: Iterable[Measurement]) -> Expe
     if any(map(LENGTH.fullmatch, experiment.parameters)) or has_open_length(experiment.command):
         return experiment
     mine = [m for m in measured if m.point is not None and m.said_steps]
-    if shaped is not None:
-        mine = [m for m in mine if m.point is not None and m.point.workers == shaped.workers]
+    if shaped is not None and isinstance(shaped.workers, int):
+        same = [m for m in mine if m.point is not None and m.point.workers == shaped.workers]
+        if not same:
+            steps = None if any(m.ended_early for m in mine) else _said_with(shaped.workers, mine)
+            return experiment if steps is None else experiment.model_copy(update={"steps": steps})
+        mine = same
     said = {m.said_steps for m in mine}
     if len(said) != 1 or any(m.ended_early for m in mine):
         return experiment
     return experiment.model_copy(update={"steps": said.pop()})
+
+
+def _said_with(workers: int, measured: Iterable[Measurement]) -> int | None:
+    """How many steps it says with so many workers, by what it said with others; None if that is not told."""
+    said = {(m.point.workers, m.said_steps) for m in measured if m.point is not None}
+    if len({count for count, _ in said}) < 2:
+        return None
+    lengths = {steps for _, steps in said}
+    if len(lengths) == 1:
+        return lengths.pop()
+    # Shared out, a part of a step is one more: the whole is between what is full and what has a rest.
+    least = max(count * (steps - 1) + 1 for count, steps in said)
+    most = min(count * steps for count, steps in said)
+    return -(-most // workers) if least <= most else None
 
 
 def with_lengths(recipe: Recipe, measured: Mapping[str, Iterable[Measurement]]) -> Recipe:

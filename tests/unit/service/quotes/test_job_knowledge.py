@@ -111,6 +111,15 @@ def test_whole_tasks_on_one_machine_say_nothing_of_a_gang_between_machines(seen,
     assert ("seen on one machine only" in why) is is_told
 
 
+def test_a_gang_that_showed_steps_and_no_length_is_asked_for_its_length():
+    """It was told that it shows no steps."""
+    known = Knowledge.of([replace(CALM, duration_s=4.0)], [], {"local": Device("", 2.0, "local")}, {})
+    gang = {"name": "main", "command": "a.py", "distributed": {"workers": 3, "strategy": "allreduce"}}
+    why = why_no_length(Experiment.model_validate(gang), known, is_here=False)
+    assert "no length: set `steps`" in why
+    assert "(a step takes 0.1 s)" in why
+
+
 @pytest.mark.parametrize(
     ("seen", "steps", "is_told"),
     [
