@@ -93,6 +93,24 @@ def _asked(run):
     return (("status", "--json"), ("status", run, "--json"), ("models", "--json"), ("logs", run))
 
 
+def test_an_end_is_asked_for_once_then_read(server, tm):
+    manager = tm.call("token", "create", "head", "--scopes", "admin", "--json").json["token"]
+    tm.env |= {"TRAINMASTER_HOME": str(tm.root / "laptop"), "XDG_CONFIG_HOME": str(tm.root / "config")}
+    tm.env |= {"TRAINMASTER_URL": server.url, "TRAINMASTER_TOKEN": server.token}
+    trapped = "trap 'sleep 2; exit 1' TERM; echo x >> $NOTES/up; while :; do sleep 0.1; done"
+    recipe = tm.task(trapped, parameters={"x": [1, 2]})
+    tm.call("run", recipe, "--detach")
+    run = json.loads(tm.call("status", "--json").out)["runs"][0]["run"]
+    tm.until_marks("up", 2)
+    assert f"{run}: main/0: CANCELLED" in tm.call("cancel", run, "0").err
+    assert f"{run}: CANCELLED" in tm.call("cancel", run).err
+    server.token = manager
+    asked = [each["action"] for each in server.ask("GET", "/audit?action=/cancel")[1]["audit"]]
+    ends = [each for each in asked if each.endswith(f"/runs/{run}/cancel")]
+    assert len(ends) == 1, asked
+    assert len(asked) == 3, "of the task: once to ask, once for its end"
+
+
 def test_a_login_with_one_home_sends_no_runs_of_another(server, tm):
     tm.write("recipe.yaml", "name: job\nexperiments:\n  main: {command: echo trained}\n")
     tm.env["XDG_CONFIG_HOME"] = str(tm.root / "config")

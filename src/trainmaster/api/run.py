@@ -13,6 +13,8 @@ from trainmaster.spec.errors import RunError, RunFailedError, UndrivenError, Usa
 from trainmaster.spec.states import EndReason, State
 
 _POLL_S: Final = 0.2
+#: So long after its end was asked for a run that still does not stop is asked again.
+_AGAIN_S: Final = 5.0
 
 
 class Run:
@@ -244,9 +246,8 @@ class Run:
         Returns:
             Itself, once it has ended.
         """
-        while self._client.brief(self.id)["state"] != State.DONE:
-            self._client.cancel(self.id)  # again: a `resume` at the same moment takes the wish back
-            time.sleep(_POLL_S / 2)
+        for _ in ending(self._client, self.id):
+            pass
         return self
 
     def cancel_tasks(self, *tasks: str) -> list[dict[str, Any]]:
@@ -322,3 +323,21 @@ def leave(client: ClientProtocol, accepted: Accepted) -> tuple[str, ...]:
     client.detach_run(accepted.run)
     own = ["it was started by a task, and ends with it"] * ("TRAINMASTER_ATTEMPT_ID" in os.environ)
     return (*accepted.notes, *own)
+
+
+def ending(client: ClientProtocol, run: str) -> Iterator[dict[str, Any]]:
+    """Ask for the end of a run, once, and yield its line until it has ended: the last one says why.
+
+    It is asked again if it does not stop: its driver may have died, and a `resume` at the same moment takes
+    the wish back.
+    """
+    client.cancel(run)
+    asked = time.monotonic()
+    while (line := client.brief(run))["state"] != State.DONE:
+        yield line
+        time.sleep(_POLL_S / 2)
+        stops = line["state"] == State.STOPPING and line["driven"]
+        if not stops and time.monotonic() - asked > _AGAIN_S:
+            client.cancel(run)
+            asked = time.monotonic()
+    yield line

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from trainmaster.api import ClientProtocol
+from trainmaster.api.run import ending
 from trainmaster.cli.labels import selected
 from trainmaster.cli.opening import open_client
 from trainmaster.cli.options import Labels, RunOrNone, WhereText
 from trainmaster.cli.output import driver_advice, driver_line, print_json, say
-
-#: How often it is looked whether tasks have ended.
-_TASKS_S: Final = 0.3
 
 
 def cancel(
@@ -51,28 +48,29 @@ def cancel(
 
 
 def _end(client: ClientProtocol, run: str, *, was_asked: bool) -> None:
-    ended_before = not was_asked and client.status(run).json["state"] == "DONE"
-    client.cancel(run)
+    ended_before = not was_asked and client.brief(run)["state"] == "DONE"
     told = False
-    while (summary := client.status(run).json)["state"] != "DONE":
-        client.cancel(run)  # again: its driver may have died, and a `resume` just now takes the wish back
-        if not told and summary["driver"] is not None and (trouble := driver_line(summary)):
+    for line in ending(client, run):
+        if not told and line["driver"] is not None and (trouble := driver_line(line)):
             told = True
             say(f"{run}: {trouble}")
-        time.sleep(0.1)
-    say(f"{run} had ended already: {summary['reason']}" if ended_before else f"{run}: {summary['reason']}")
+    say(f"{run} had ended already: {line['reason']}" if ended_before else f"{run}: {line['reason']}")
 
 
 def _end_tasks(client: ClientProtocol, run: str, tasks: Sequence[str], *, as_json: bool) -> None:
     """What waits for its turn is not waited for, nor what has no driver."""
+    watching = client.watch_run(run)
+    next(watching)  # from here on: what happens between the wish and the first look is not missed
     before = found = client.cancel_tasks(run, tasks)
+    names = {(each["experiment"], each["task"]) for each in found}
     while any(each["state"] not in ("DONE", "WAITING") for each in found):
-        line = client.brief(run)
-        if driver_advice(line):  # a machine of its own that drives it hears of it soon
+        watched = next(watching, None)
+        line = client.brief(run) if watched is None else watched.brief
+        if watched is None or driver_advice(line):  # a machine of its own that drives it hears of it soon
             say(f"{run}: {driver_line(line)}")
             break
-        time.sleep(_TASKS_S)
-        found = client.cancel_tasks(run, tasks)
+        if names & {(each.experiment, each.task) for each in watched.events if each.after == "DONE"}:
+            found = client.cancel_tasks(run, tasks)
     for was, each in zip(before, found, strict=True):
         name = f"{run}: {each['experiment']}/{each['task']}"
         if as_json:

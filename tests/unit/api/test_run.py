@@ -105,10 +105,20 @@ def test_logs_are_lines():
     assert answers.asked[0].tail == 3
 
 
-def test_cancel_asks_until_it_has_ended():
-    answers = Answers(RUNNING, RUNNING, DONE)
+@pytest.mark.parametrize(
+    ("lines", "again_s", "times"),
+    [
+        ([RUNNING, brief("STOPPING"), brief("STOPPING"), DONE], 60.0, 1),
+        ([brief("STOPPING"), brief("STOPPING"), DONE], 0.0, 1),
+        ([RUNNING, DONE], 0.0, 2),
+        ([brief("STOPPING", driven=False), DONE], 0.0, 2),
+    ],
+)
+def test_cancel_asks_once_and_again_if_it_does_not_stop(lines, again_s, times, monkeypatch):
+    monkeypatch.setattr(module, "_AGAIN_S", again_s)
+    answers = Answers(*lines)
     Run(answers, "r-1").cancel()
-    assert answers.asked == ["cancel", "cancel"]
+    assert answers.asked == ["cancel"] * times
 
 
 def test_a_run_that_was_removed_is_not_one_without_models():

@@ -27,9 +27,12 @@ class Elsewhere:
     def resolve(self, text):
         return f"r-{text}"
 
+    def brief(self, run):
+        over = {"state": "DONE", "reason": "CANCELLED"} if self.cancelled else {}
+        return {**STATUS, **over}
+
     def status(self, run):
-        over = {"state": "DONE", "reason": "CANCELLED"} if self.cancelled > 1 else {}
-        return SimpleNamespace(json={**STATUS, **over})
+        return SimpleNamespace(json=self.brief(run))
 
     def highlights(self, run):
         running = (TaskLine("main", 0, 1, None, "", {"loss": 0.5}), TaskLine("main", 2, 1, None, "", {}))

@@ -28,19 +28,25 @@ AWAY = {"state": "working", "pid": None, "machine": "i-0a1b"}
         ),
     ],
 )
-def test_a_task_is_waited_for_while_something_drives_its_run(driver, told, capsys, monkeypatch):
-    monkeypatch.setattr("trainmaster.cli.cancel._TASKS_S", 0.0)
-    states = iter(["RUNNING", "STOPPING", "DONE"])
+def test_a_task_is_waited_for_while_something_drives_its_run(driver, told, capsys):
+    states, asked = iter(["RUNNING", "DONE"]), []
 
     def cancel_tasks(run, tasks):
         state = next(states)
+        asked.append(state)
         ended = {"task": 3, "state": state, "reason": "CANCELLED" if state == "DONE" else None}
         return [{"experiment": "sweep", **ended}, {"experiment": "sweep", "task": 4, "state": "WAITING"}]
 
+    def watch_run(run):
+        for task, after in ((4, "WAITING"), (9, "DONE"), (3, "STOPPING"), (3, "DONE")):
+            event = SimpleNamespace(experiment="sweep", task=task, after=after)
+            yield SimpleNamespace(events=(event,), brief=line)
+
     line = {"run": "r", "state": "RUNNING", "driver": driver}
-    client = SimpleNamespace(cancel_tasks=cancel_tasks, brief=lambda _: line)
+    client = SimpleNamespace(cancel_tasks=cancel_tasks, watch_run=watch_run)
     _end_tasks(client, "r", ["3", "4"], as_json=False)
     assert capsys.readouterr().err.splitlines() == told
+    assert asked == (["RUNNING", "DONE"] if driver else ["RUNNING"]), "the wish is written once, then read"
 
 
 def test_of_several_that_are_resumed_each_that_cannot_be_is_named(capsys):
