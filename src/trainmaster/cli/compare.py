@@ -11,6 +11,7 @@ from trainmaster.cli.opening import open_client
 from trainmaster.cli.options import AsJson, run_ids
 from trainmaster.cli.output import bill, duration, number, print_json, show, table
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.units import worked_s
 
 #: So many are shown when none is named; the first are those that say how good a run is.
 _SHOWN_METRICS: Final = 6
@@ -65,7 +66,7 @@ def compared_lines(found: Mapping[str, Any], chosen: Sequence[str]) -> list[str]
         if names and metrics:
             cells.append(f"{its['experiment']}/{its['task']}" if its else "-")
             cells += [number(its["parameters"].get(name, "-")) if its else "-" for name in names]
-        took = duration(each["seconds"]), bill(each["cost_usd"])
+        took = duration(worked_s(each)), bill(each["cost_usd"])
         rows.append([each["run"], each["reason"] or each["state"], *took, *cells])
     heads = [f"{goals[key]} {key}" if key in goals else key for key in metrics]
     of_best = [f"task of {heads[0]}", *names] if names and heads else []

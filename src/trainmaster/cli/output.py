@@ -15,7 +15,7 @@ from trainmaster.spec.errors import TrainmasterError, UsageError, fails_as
 from trainmaster.spec.metric_names import TOTAL_STEPS, in_order, says_how_good
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.states import EndReason, counted_ends
-from trainmaster.spec.units import QUOTE_RESOLUTION, counted, dollars, format_bytes, format_duration
+from trainmaster.spec.units import QUOTE_RESOLUTION, counted, dollars, format_bytes, format_duration, worked_s
 
 if TYPE_CHECKING:
     from trainmaster.service.runs.highlights import Highlights
@@ -281,8 +281,7 @@ def left_text(summary: Mapping[str, Any]) -> str:
     """When a run ends as things stand; empty if unknown, or beyond what was foretold."""
     if "ends" not in summary or "queued" in summary:
         return ""
-    gone_s = summary["seconds"] - summary.get("queued_s", 0.0)
-    left = {name: summary["ends"]["time_s"][name] - gone_s for name in ("p5", "p50", "p95")}
+    left = {name: summary["ends"]["time_s"][name] - worked_s(summary) for name in ("p5", "p50", "p95")}
     if left["p50"] <= 0:
         return ""
     return f"ends in {duration(left['p50'])} ({duration(max(left['p5'], 0.0))} to {duration(left['p95'])})"

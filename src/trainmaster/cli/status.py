@@ -36,7 +36,7 @@ from trainmaster.cli.output import (
 )
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.states import counted_ends
-from trainmaster.spec.units import counted
+from trainmaster.spec.units import counted, worked_s
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -180,7 +180,7 @@ def _show_runs(client: ClientProtocol, limit: int | None, where: str, *, with_ov
         [
             r["run"],
             ", ".join(filter(None, (_state(r), driver_trouble(r)))),
-            duration(r["seconds"]),
+            duration(worked_s(r)),
             bill(r["cost_usd"]),
             duration(time.time() - r["created_at"]),
             *([labels_text(r)] if labelled else []),

@@ -51,7 +51,7 @@ def order_by(column: str, now: float, *, falls: bool) -> list[sa.ColumnElement[A
         known: dict[str, Any] = {
             "run": _RUN.id, "owner": _RUN.submitted_by, "cost": _RUN.cost_usd, "created": _RUN.created_at,
             "state": sa.func.coalesce(_RUN.reason, _RUN.state),
-            "took": _RUN.earlier_s + ends - _RUN.session_at,
+            "took": _RUN.earlier_s - _RUN.queued_s - _RUN.session_at + sa.func.coalesce(_RUN.queued_at, ends),
         }  # fmt: skip
         found = [known[column]] if column in known else []
     return [sa.nulls_last(each.desc() if falls else each.asc()) for each in found]

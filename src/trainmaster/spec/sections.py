@@ -66,9 +66,14 @@ class Code(Noun):
     def check(cls, values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
         """Refuse patterns for what has no .gitignore."""
         source = values.get("source", ".")
-        if "include" in node.entries and (source.endswith(".whl") or "://" in source or "@" in source):
+        if "include" in node.entries and not is_directory(source):
             message = "`include` is for a directory; wheels and repositories are sent whole: leave it out"
             problems.add(node.keys["include"], (*path, "include"), message)
+
+
+def is_directory(code: str) -> bool:
+    """Whether what `Code` has for its source is neither a wheel nor a repository."""
+    return not (code.endswith(".whl") or "://" in code or "@" in code)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from trainmaster.lazy import regex
 
@@ -140,6 +141,15 @@ def format_duration(seconds: float) -> str:
     _, small, unit, large, of = span
     whole, rest = divmod(rounded, large)
     return " ".join([f"{whole} {of}"] * (whole > 0) + [f"{rest // small} {unit}"] * (rest > 0))
+
+
+def worked_s(run: Mapping[str, Any]) -> float:
+    """What a run took, of its line or its status: without what it waited for others or for a person.
+
+    >>> worked_s({"seconds": 40.0, "queued_s": 30.0}), worked_s({"seconds": 40.0})
+    (10.0, 40.0)
+    """
+    return max(0.0, float(run["seconds"]) - float(run.get("queued_s", 0.0)))
 
 
 def price(usd: float) -> str:

@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 from trainmaster.service.users.caller import Caller
 from trainmaster.spec.labels import selecting
 from trainmaster.spec.metric_names import in_order
-from trainmaster.spec.units import dollars, format_bytes, format_duration, left_text
+from trainmaster.spec.units import dollars, format_bytes, format_duration, left_text, worked_s
 
 HERE: Final = Path(__file__).parent
 #: Rows of a list on one page.
@@ -193,6 +193,7 @@ _TEMPLATES.filters |= {
     "exactly": exactly,
     "number": number,
     "size": format_bytes,
+    "worked": worked_s,
 }
 _TEMPLATES.filters |= {"in_order": in_order, "selecting": selecting}
 _TEMPLATES.filters |= {"with_code": with_code, "as_title": as_title, "for_readers": for_readers}

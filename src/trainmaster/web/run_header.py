@@ -13,7 +13,7 @@ from trainmaster.dataclass import dataclass, field
 from trainmaster.service.runs.highlights import TaskLine
 from trainmaster.spec.log_normal import left_s
 from trainmaster.spec.states import EndReason, counted_ends
-from trainmaster.spec.units import QUOTE_RESOLUTION
+from trainmaster.spec.units import QUOTE_RESOLUTION, worked_s
 from trainmaster.web.rendering import duration, usd
 
 #: Of less than this share, and in less time, nothing is said of the rest: starting is slow.
@@ -130,7 +130,7 @@ class RunHeader:
             running: some of its tasks that run.
         """
         is_over = status["state"] == "DONE"
-        work_s = max(0.0, status["seconds"] - status.get("queued_s", 0.0))
+        work_s = worked_s(status)
         share, words = _how_far(status["experiments"], steps, running)
         quoted = status.get("quote")
         time_s = quoted["time_s"] if quoted and quoted["time_s"]["p95"] else None

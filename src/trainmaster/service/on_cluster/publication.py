@@ -207,4 +207,5 @@ class Publication(Replication):
         known = self._database.cancelled_tasks(run)
         for name, by in self._store.cancelled_tasks().items():
             if name not in known:
-                run_facts.cancel_tasks(self._database, run, [name], by)
+                with suppress(UsageError):  # such as a replica, that its home knew as a task
+                    run_facts.cancel_tasks(self._database, run, [name], by)

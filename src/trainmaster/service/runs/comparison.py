@@ -139,7 +139,7 @@ def _run(found: TeamRuns, run: str) -> dict[str, Any]:
         if key not in best or is_better(curve["best"], best[key]["value"], goals[key]):
             best[key] = {"value": curve["best"], **{name: task[name] for name in _PLACE}}
     return {
-        **{key: status[key] for key in _STATUS},
+        **{key: status[key] for key in _STATUS if key in status},
         "goals": goals,
         "best": best,
         "tasks": list(tasks.values()),
@@ -148,7 +148,7 @@ def _run(found: TeamRuns, run: str) -> dict[str, Any]:
 
 
 _PLACE: Final = ("experiment", "task", "parameters")
-_STATUS: Final = ("run", "state", "reason", "seconds", "cost_usd")
+_STATUS: Final = ("run", "state", "reason", "seconds", "queued_s", "cost_usd")
 
 
 def is_better(value: float, other: float, goal: str) -> bool:

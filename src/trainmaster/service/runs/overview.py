@@ -13,12 +13,13 @@ from trainmaster.db.queries import RunFilter
 from trainmaster.db.run_table import ended_since, failed_since, going_or_ended_since, progress, why_failed
 from trainmaster.service.endpoints.endpoint_summaries import endpoint_summaries
 from trainmaster.service.quotes.quote_record import quote_summary
-from trainmaster.service.runs.summary import briefs, queued_seconds, run_brief
+from trainmaster.service.runs.summary import briefs, run_brief
 from trainmaster.service.service import Service
 from trainmaster.service.users.caller import Caller
 from trainmaster.spec.log_normal import left_s
 from trainmaster.spec.metric_names import in_order
 from trainmaster.spec.states import State
+from trainmaster.spec.units import worked_s
 
 #: So many runs of each section are told; the counts are of all.
 SHOWN: Final = 5
@@ -48,12 +49,11 @@ def overview(service: Service, caller: Caller, which: RunFilter) -> dict[str, An
     running: list[dict[str, Any]] = []
     waiting: list[dict[str, Any]] = []
     needs: list[dict[str, Any]] = []
-    for row, run in zip(going, rows, strict=True):
+    for run in rows:
         is_waiting = "queued" in run or run["state"] == State.WAITING
-        worked_s = run["seconds"] - queued_seconds(row, now)
-        told = (
-            run if is_waiting else {**run, **_how_far(database, run["run"], worked_s, done.get(run["run"]))}
-        )
+        told = run
+        if not is_waiting:
+            told = {**run, **_how_far(database, run["run"], worked_s(run), done.get(run["run"]))}
         (waiting if is_waiting else running).append(told)
         if "approval" in run.get("queued", {}):
             needs.append({**told, "why": run["queued"]["waits_for"]})
@@ -96,7 +96,7 @@ def _without_replicas(database: Database, which: RunFilter, now: float) -> dict[
 
 
 def _how_far(
-    database: Database, run: str, worked_s: float, done: tuple[int, int, float | None] | None
+    database: Database, run: str, gone_s: float, done: tuple[int, int, float | None] | None
 ) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if done is not None and done[1] > 1:
@@ -104,14 +104,14 @@ def _how_far(
     share = None if done is None else done[2] or None  # before its first task is over the quote says more
     if quote := quote_summary(database, run):
         time_s = quote["time_s"]
-        found |= {"quoted_s": time_s, "is_late": worked_s > time_s["p95"]}
-        if "passed" not in quote and (left := left_s(time_s, worked_s)) is not None:
+        found |= {"quoted_s": time_s, "is_late": gone_s > time_s["p95"]}
+        if "passed" not in quote and (left := left_s(time_s, gone_s)) is not None:
             found["left_s"] = round(left, 1)
-            share = worked_s / (worked_s + left) if share is None else share
+            share = gone_s / (gone_s + left) if share is None else share
     if share is not None:
         found["progress"] = round(share, 4)
         if done is not None and (counted := done[2] or 0.0) > 0.02:
-            found["left_s"] = round(worked_s * (1 - counted) / counted, 1)
+            found["left_s"] = round(gone_s * (1 - counted) / counted, 1)
     return found
 
 

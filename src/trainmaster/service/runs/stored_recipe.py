@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.spec.errors import StoreError
@@ -89,8 +90,18 @@ def recipe_texts(rows: Sequence[Mapping[Any, Any]]) -> list[str]:
         return told
     alike = [written(stored_recipe(row).tree()) for row in rows]
     if told != [*map(text_as_sent, rows)] or 0 < _differing(alike) < _differing(told):
-        return alike
+        return [_without_place(row) for row in rows]
     return told
+
+
+def _without_place(row: Mapping[Any, Any]) -> str:
+    """In one form, and not where its code lay: a capsule, or a server, has it elsewhere."""
+    from trainmaster.spec.sections import is_directory
+
+    recipe = stored_recipe(row)
+    root = recipe.tree()
+    kept = {key: node for key, node in root.entries.items() if key != "code" or not is_directory(recipe.code)}
+    return written(replace(root, entries=kept))
 
 
 def _differing(texts: Sequence[str]) -> int:

@@ -176,7 +176,7 @@ def run_summary(database: Database, run: str, files: RunFiles | None = None) -> 
         **({"trimmed_at": row["trimmed_at"]} if row["trimmed_at"] else {}),
         **({} if row["state"] == State.DONE else {"driver": driver(row, now)}),
         "seconds": round(driven_s, 3),
-        **({"queued_s": round(queued_s, 3)} if (queued_s := queued_seconds(row, now)) else {}),
+        **_waited(row, now),
         **_queued(row, now),
         **_place(database, row, recipe, files),
         **_phases(database, row, driven_s, [each["name"] for each in rows if each["state"] == State.DONE]),
@@ -406,7 +406,7 @@ def _brief(row: RowMapping, now: float) -> dict[str, Any]:
             run_seconds(row, now, is_driven=None if row["state"] == State.DONE else bool(found)), 3
         ),
         **_queued(row, now),
-        **({"queued_s": round(row["queued_s"], 3)} if row["queued_s"] else {}),
+        **_waited(row, now),
         "cost_usd": row["cost_usd"],
         "driven": found is not None,
         "driver": found,
@@ -446,6 +446,11 @@ def queued_seconds(row: RowMapping, now: float) -> float:
         end = now if is_driven(row, now) else driven_until(row, now)
         waits_s = max(0.0, end - row["queued_at"])
     return float(row["queued_s"] + waits_s)
+
+
+def _waited(row: RowMapping, now: float) -> dict[str, float]:
+    waited_s = round(queued_seconds(row, now), 3)
+    return {"queued_s": waited_s} if waited_s else {}
 
 
 def is_driven(row: RowMapping, now: float) -> bool:

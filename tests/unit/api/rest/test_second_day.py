@@ -19,6 +19,7 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from served_home import RECIPE, Served
 
 from trainmaster.api.rest import runs
+from trainmaster.db import tables as t
 from trainmaster.service.dry_run import dry_run
 from trainmaster.service.storage.removal import RunRemoval
 
@@ -219,3 +220,22 @@ def test_what_nothing_needs_goes_from_the_page(own, monkeypatch):
     assert (own.service.home.root / "runs" / RUN).is_dir()
     done = json.dumps(own.ask("admin", "GET", "/api/v1/audit").json())
     assert "POST /storage/prune" in done
+
+
+def test_what_a_run_took_is_without_its_wait_everywhere(tmp_path):
+    own = Served(tmp_path)
+    own.run("job-longer", "red")
+    for run, worked_s, waited_s in ((RUN, 3600.0, 90000.0), ("job-longer", 7200.0, 9.0)):
+        took = t.run.update().where(t.run.c.id == run)
+        with own.service.database.engine.begin() as connection:
+            connection.execute(took.values(earlier_s=worked_s + waited_s, queued_s=waited_s))
+    both = f"?run={RUN}&run=job-longer"
+    for path in (f"/runs/{RUN}", "/", "/runs", f"/compare{both}", f"/again{both}"):
+        shown = own.ask("red-user", "GET", path).text
+        assert "1 h" in shown, path
+        assert "1 d 2 h" not in shown, path
+    rows = own.ask("red-user", "GET", "/runs?sort=-took").text
+    assert rows.index('data-run="job-longer"') < rows.index(f'data-run="{RUN}"')
+    listed = own.ask("red-user", "GET", "/api/v1/runs").json()["runs"]
+    assert {each["run"]: each["queued_s"] for each in listed} == {RUN: 90000.0, "job-longer": 9.0}
+    own.service.close()

@@ -29,7 +29,8 @@ def test_which_tasks_are_to_end_reaches_the_machine(scene):
     scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
     [task] = cancel_tasks(scene.home, RUN, ["0"], "ada", scene.environ)
     name = f"{task['experiment']}/0"
-    for _ in range(2):  # as it does with every beat
+    scene.drivers[-1]._store.put_cancelled_tasks({"nosuch/0": "ada", name: "ada"})
+    for _ in range(2):  # as it does with every beat, which goes on whatever is asked
         scene.publications[-1]._hear_people()
     assert scene.drivers[-1]._service.database.cancelled_tasks(RUN) == {name: "ada"}
     assert scene.home.database.cancelled_tasks(RUN) == {name: "ada"}, "when the run is its home's again"
