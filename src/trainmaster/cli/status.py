@@ -130,6 +130,8 @@ def _plot(client: ClientProtocol, run: str | None, file: Path) -> None:
 def _overview_lines(seen: Mapping[str, Any]) -> list[str]:
     """At one look, what the first page of a server has; empty where nothing has happened."""
     lines = [f"needs you: {run['run']}: {_why(run)}" for run in seen["needs_you"]["runs"]]
+    paused = seen["needs_you"].get("workflows", ())  # older servers tell none
+    lines += [f"needs you: workflow {each['workflow']}: {each['why']}" for each in paused]
     for run in seen["running"]["runs"]:
         far = [f"{100 * run['progress']:.0f} %"] if "progress" in run else []
         far += [f"{duration(run['left_s'])} left"] if "left_s" in run else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import sqlalchemy as sa
@@ -36,6 +36,12 @@ def named(database: Database, name: str) -> Sequence[RowMapping]:
         .order_by(_E.place.is_(None), _E.created_at.desc(), _E.id)
         .limit(1000)
     )
+
+
+def recipes(database: Database, runs: Collection[str]) -> dict[str, RowMapping]:
+    """``id`` and ``recipe`` of runs, by id."""
+    query = sa.select(t.run.c.id, t.run.c.recipe).where(t.run.c.id.in_(runs))
+    return {row["id"]: row for row in database.read(query)} if runs else {}
 
 
 def of_run(database: Database, run: str) -> Sequence[RowMapping]:

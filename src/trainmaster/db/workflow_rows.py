@@ -30,6 +30,8 @@ SKIPPED: Final = "SKIPPED"
 REFUSED: Final = "REFUSED"
 #: Topic of webhooks of teams.
 TOPIC: Final = "workflow.refused"
+#: What stands for a trigger where that it may start nothing any more has paused a workflow.
+_RIGHT: Final = "its right"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,15 @@ def enabled(database: Database) -> Sequence[RowMapping]:
     return database.read(sa.select(*columns).where(_W.state == ENABLED))
 
 
+def without_right(database: Database, teams: Collection[str] | None) -> Sequence[RowMapping]:
+    """``name``, ``team`` and ``message`` of those that are paused as they may start nothing any more."""
+    query = sa.select(_W.name, _W.team, _F.message).join_from(t.workflow, t.workflow_firing)
+    # It was not resumed, nor paused by hand, since then.
+    query = query.where(_W.state == PAUSED, _F.trigger == _RIGHT, _F.at == _W.changed_at)
+    query = query if teams is None else query.where(_W.team.in_(teams))
+    return database.read(query.order_by(_W.team, _W.name))
+
+
 def names(database: Database) -> dict[str, str]:
     """Names of all workflows by their ids."""
     return {row["id"]: row["name"] for row in database.read(sa.select(_W.id, _W.name))}
@@ -145,7 +156,7 @@ def refuse_in(connection: Connection, workflow: str, why: str, now: float) -> No
     pause(connection, workflow, now)
     firing = {
         "workflow_id": workflow,
-        "trigger": "its right",
+        "trigger": _RIGHT,
         "cause": f"{now:.6f}",
         "at": now,
         "state": REFUSED,

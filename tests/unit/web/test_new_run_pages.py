@@ -584,7 +584,7 @@ def test_a_job_is_estimated_while_it_is_filled_in_also_where_nothing_is_known(tm
         capped = said(recipe=f"{rented}budget: {{total: $5}}\n", budget="5")
         assert ("known; budget.total ends it at $5" in capped, "in any case" in capped) == (True, False)
         assert "$0.001 is used up before" in said(recipe=f"{rented}budget: {{total: $0.001}}\n")
-        assert "1 x vmnot knownnothing" in said(recipe=rented.replace("aws", "[hosts, local]")), "it is free"
+        assert "machinenot knownnothing" in said(recipe=rented.replace("aws", "[hosts, local]")), "it is free"
         monkeypatch.setattr(Quoter, "quote", lambda *_: known)
         assert said() == (
             "About 2 min and $0.02 without last; 9 of 10 such runs: 1 min to 4 min, $0.01 to $0.05. "

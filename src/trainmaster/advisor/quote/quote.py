@@ -434,11 +434,14 @@ class PlaceRow(JsonObject):
         return " and ".join(f"{counted(n, 'task')} of {name}" for name, n in self.tasks.items())
 
     def quoted(self, quote: Quote) -> PlaceRow:
-        """With the quote of that place."""
+        """With the quote of that place.
+
+        What is unknown is quoted with the fewest machines, and runs on those that the place would give.
+        """
         clusters = dict.fromkeys(one.cluster.words() for one in quote.experiments.values())
         return replace(
             self,
-            machines=" and ".join(clusters),
+            machines=self.machines if quote.is_unknown and self.machines else " and ".join(clusters),
             time_s=quote.time_s,
             cost_usd=quote.cost_usd,
             is_unknown=quote.is_unknown,

@@ -249,7 +249,8 @@ def overview(runs: Runs) -> dict[str, Any]:
     """What is going on, as the first page has it.
 
     What needs somebody, runs and waits (`count`, and the first five `runs`), why what has `ended` since a day
-    ago did so, the `month` with its pace, and how many `quotes` of 90 days were kept.
+    ago did so, the `month` with its pace, and how many `quotes` of 90 days were kept. `needs_you` also has
+    `workflows` that may start nothing any more, and why.
     """
     return runs.overview()
 

@@ -24,36 +24,39 @@ def endpoint_summaries(database: Database, found: Sequence[RowMapping]) -> list[
     replicas: dict[str, list[dict[str, Any]]] = {row["id"]: [] for row in found}
     for each in rows.replicas(database, list(replicas), database.clock_s()):
         replicas[each["endpoint_id"]].append(_told_replica(each))
-    return [_told_endpoint(database, row, replicas[row["id"]]) for row in found]
+    runs = rows.recipes(database, {row["run_id"] for row in found if row["place"] is not None})
+    return [_told_endpoint(database, row, runs.get(row["run_id"]), replicas[row["id"]]) for row in found]
 
 
-def _told_endpoint(database: Database, row: RowMapping, replicas: list[dict[str, Any]]) -> dict[str, Any]:
+def _told_endpoint(
+    database: Database, row: RowMapping, run: RowMapping | None, replicas: list[dict[str, Any]]
+) -> dict[str, Any]:
     is_ready = any(each["state"] == ReplicaState.READY for each in replicas)
     is_drained = all(each["state"] == ReplicaState.DRAINING for each in replicas)
     return {
         **columns(row, "name", "team"),
         "run": row["run_id"],
         **columns(row, "experiment", "model", "version", "refused"),
-        "path": "" if row["place"] is None else _path(database, row),
-        "state": "DONE" if row["place"] is None else "READY" if is_ready else "STARTING",
-        "asleep": row["place"] is not None and is_drained and _may_sleep(database, row),
+        "path": "" if run is None else _path(run, row["experiment"]),
+        "state": "DONE" if run is None else "READY" if is_ready else "STARTING",
+        "asleep": run is not None and is_drained and _may_sleep(database, run, row["experiment"]),
         **columns(row, "created_at", "ended_at"),
         "replicas": replicas,
     }
 
 
-def _path(database: Database, row: RowMapping) -> str:
+def _path(run: RowMapping, experiment: str) -> str:
     """Where it is asked for its model, below its address; empty if it has a command of its own."""
-    stored = json.loads(database.run_row(row["run_id"])["recipe"]).get("experiments", {})
-    return path_of_model(stored.get(row["experiment"], {}).get("command", ""))
+    stored = json.loads(run["recipe"]).get("experiments", {})
+    return path_of_model(stored.get(experiment, {}).get("command", ""))
 
 
-def _may_sleep(database: Database, row: RowMapping) -> bool:
+def _may_sleep(database: Database, run: RowMapping, experiment: str) -> bool:
     """Whether it has begun, and needs no replica without requests."""
-    states = {each["name"]: each["state"] for each in database.experiment_rows(row["run_id"])}
-    if states.get(row["experiment"]) != State.RUNNING:
+    states = {each["name"]: each["state"] for each in database.experiment_rows(run["id"])}
+    if states.get(experiment) != State.RUNNING:
         return False
-    serve = stored_recipe(database.run_row(row["run_id"])).experiments[row["experiment"]].serve
+    serve = stored_recipe(run).experiments[experiment].serve
     return serve is not None and serve.replicas.fewest == 0
 
 

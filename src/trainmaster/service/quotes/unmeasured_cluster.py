@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class UnmeasuredCluster:
-    """With as few workers as the recipe allows.
+    """With as few workers as the recipe allows, or on just so many machines as one of several places has.
 
     Attributes:
         workload: of the experiment.
@@ -52,7 +52,7 @@ class UnmeasuredCluster:
         workload, workers = quoted_workload(recipe, experiment, options), allowed_workers(experiment)[0]
         best = min(offers_for(workload, supply).offers, key=lambda offer: offer.price_usd_per_hour)
         servers = Rented.of(best, workload.servers) if supply.has_server_machines(workload) else None
-        machines = Rented.of(best, 1 if supply.is_there else workers)
+        machines = Rented.of(best, 1 if supply.is_there else workload.machines or workers)
         return cls(workload, best, ClusterShape(machines, servers, workers))
 
     def wait(self, supply: Supply) -> LogNormal:

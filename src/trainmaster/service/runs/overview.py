@@ -7,7 +7,7 @@ import datetime
 from dataclasses import replace
 from typing import Any, Final
 
-from trainmaster.db import endpoint_rows, queries
+from trainmaster.db import endpoint_rows, queries, workflow_rows
 from trainmaster.db.database import Database
 from trainmaster.db.queries import RunFilter
 from trainmaster.db.run_table import ended_since, failed_since, going_or_ended_since, progress, why_failed
@@ -37,6 +37,7 @@ def overview(service: Service, caller: Caller, which: RunFilter) -> dict[str, An
     Returns:
         ``needs_you``, ``running`` and ``waiting`` with ``count`` and the first ``runs``: their lines of the
         list with ``why``, ``progress`` (a share), ``tasks`` (done and all), ``left_s`` where these are known.
+        ``needs_you`` also has ``workflows`` (``workflow``, ``team``, ``why``) that may start nothing more.
         ``since`` (Unix seconds), ``ended`` (by reason ``runs`` and ``usd``), ``month``
         (``spent_usd``, ``reserved_usd``, ``monthly_usd``, ``pace_usd`` at its end, ``day`` and ``days``) and
         ``quotes`` of 90 days (``kept`` of ``runs``; apart from these ``ended_by_hand``).
@@ -66,10 +67,11 @@ def overview(service: Service, caller: Caller, which: RunFilter) -> dict[str, An
     why = _not_finite(database, which, now) | _without_replicas(database, which, now)
     more = [run for run in why if run not in known]
     needs += [{**run_brief(database, run), "why": why[run]} for run in more[:SHOWN]]
-    count = len(needs) + len(failed[SHOWN:]) + len(more[SHOWN:])
+    paused = _paused(database, which)
+    count = len(needs) + len(failed[SHOWN:]) + len(more[SHOWN:]) + len(paused)
     ended = ended_since(database, which, now - _DAY_S)
     return {
-        "needs_you": {"count": count, "runs": needs[:SHOWN]},
+        "needs_you": {"count": count, "runs": needs[:SHOWN], "workflows": paused[:SHOWN]},
         "running": {"count": len(running), "runs": running[:SHOWN]},
         "waiting": {"count": len(waiting), "runs": waiting[:SHOWN]},
         "since": now - _DAY_S,
@@ -77,6 +79,15 @@ def overview(service: Service, caller: Caller, which: RunFilter) -> dict[str, An
         "month": _month(service, caller, now),
         "quotes": _kept(service, caller, now),
     }
+
+
+def _paused(database: Database, which: RunFilter) -> list[dict[str, Any]]:
+    """Workflows that may start nothing any more, unless a person has looked after them since."""
+    teams = None if which.teams is None else [team or "" for team in which.teams]
+    return [
+        {"workflow": row["name"], "team": row["team"] or None, "why": row["message"]}
+        for row in workflow_rows.without_right(database, teams)
+    ]
 
 
 def _not_finite(database: Database, which: RunFilter, now: float) -> dict[str, str]:

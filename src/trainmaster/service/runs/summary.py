@@ -194,8 +194,12 @@ def run_summary(database: Database, run: str, files: RunFiles | None = None) -> 
 
 
 def _phases(database: Database, row: RowMapping, driven_s: float, over: Collection[str]) -> dict[str, Any]:
-    """What is under way, what is late and when it ends; empty of what is over too soon to be followed."""
-    return {} if driven_s < _FOLLOWED_S else phase_summary(database, row, driven_s, over)
+    """What is under way, what is late and when it ends; empty of what is over too soon to be followed.
+
+    One that was just resumed waits for its driver: it is in none of the phases that it was in at its end.
+    """
+    is_followed = driven_s >= _FOLLOWED_S and row["state"] != State.WAITING
+    return phase_summary(database, row, driven_s, over) if is_followed else {}
 
 
 def _unsaved(database: Database, home: Home | None, run: str) -> list[dict[str, Any]]:

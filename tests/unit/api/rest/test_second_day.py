@@ -239,3 +239,21 @@ def test_what_a_run_took_is_without_its_wait_everywhere(tmp_path):
     listed = own.ask("red-user", "GET", "/api/v1/runs").json()["runs"]
     assert {each["run"]: each["queued_s"] for each in listed} == {RUN: 90000.0, "job-longer": 9.0}
     own.service.close()
+
+
+def test_a_run_that_was_just_resumed_is_in_no_phase(tmp_path):
+    own = Served(tmp_path)
+    database = own.service.database
+    with database.engine.begin() as connection:
+        connection.execute(
+            t.run.update().where(t.run.c.id == RUN).values(reason="USER_ERROR", earlier_s=60.0)
+        )
+        connection.execute(t.experiment.update().values(reason="USER_ERROR"))
+    course = {"now": "steps", "since": 5.0, "took": {"setup": 5.0}, "expected": {"steps": [1.0, 2.0, 3.0]}}
+    ends = {"time_s": {"p5": 1.0, "p50": 2.0, "p95": 3.0}}
+    database.put_forecast(RUN, json.dumps({"courses": {"main": course}, "ends": ends}))
+    assert "phases" in own.ask("red-user", "GET", f"/api/v1/runs/{RUN}").json()
+    database.requeue(database.acquire(RUN, database.clock_s()), database.clock_s(), lambda _: None)
+    resumed = own.ask("red-user", "GET", f"/api/v1/runs/{RUN}").json()
+    assert (resumed["state"], resumed.keys() & {"phases", "late", "ends"}) == ("WAITING", set())
+    own.service.close()

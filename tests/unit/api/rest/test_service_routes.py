@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from served_home import Served
 from served_services import add_service
+from sqlalchemy import event
 
 from trainmaster.api.proxy.services import ServiceProxy
 from trainmaster.db import AcceptedRun, RunChange, Submission, tables
@@ -255,3 +256,17 @@ def test_machines_that_have_not_come_are_not_said_to_be_unwanted(served):
     served.service.database.commit(lease, [ended], 4.0)
     assert "No machine was taken." in served.ask(*page).text
     assert "runs on the server" in served.ask("red-read", "GET", "/runs/job-red/machines").text
+
+
+def test_a_list_of_services_asks_as_often_for_many_as_for_one(tmp_path):
+    served, asked = Served(tmp_path), []
+    event.listen(served.service.database.engine, "before_cursor_execute", lambda *told: asked.append(told[2]))
+    numbers = []
+    for number in range(4):
+        served.run(f"job-{number}", "red")
+        add_service(served.service.database, f"job-{number}", f"one-{number}", 8000 + number)
+        asked.clear()
+        assert len(served.ask("red-read", "GET", "/api/v1/services").json()["services"]) == number + 1
+        numbers.append(len(asked))
+    assert numbers[1] == numbers[3]
+    served.service.close()

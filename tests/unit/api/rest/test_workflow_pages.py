@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from html import unescape
+
 import pytest
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
@@ -103,3 +105,21 @@ def test_the_page_of_a_model_says_what_it_was_made_of(served, monkeypatch):
     assert text.count('made by <a href="/runs/clean-1">') == 1
     assert "Python 3.11.9, Linux, 1 packages" in text
     assert "numpy 2.1.0" in text
+
+
+def test_one_that_may_start_nothing_any_more_needs_somebody(served):
+    def home():
+        return served.ask("red-read", "GET", "/").text
+
+    assert "Needs you" not in home()
+    served.ask("red-user", "POST", "/workflows/nightly", data={"do": "pause"})
+    assert "Needs you" not in home(), "somebody has paused it"
+    served.ask("red-user", "POST", "/workflows/nightly", data={"do": "resume"})
+    served.ask("admin", "DELETE", "/api/v1/tokens/u")
+    [told] = served.ask("red-read", "GET", "/api/v1/overview").json()["needs_you"]["workflows"]
+    assert (told["workflow"], told["team"]) == ("nightly", "red")
+    shown = home()
+    assert 'Needs you <span class="dim">1</span>' in shown
+    assert 'workflow <a href="/workflows/nightly">nightly</a>' in shown
+    assert told["why"] in unescape(shown)
+    assert "Needs you" not in served.ask("blue-read", "GET", "/").text

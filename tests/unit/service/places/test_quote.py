@@ -117,6 +117,18 @@ def test_each_place_has_its_tasks_time_price_and_wait(
     assert (made.catalogue, made.notes) == ("slurm", ("of all",))
 
 
+def test_a_sweep_of_which_nothing_is_known_is_shown_with_all_its_machines(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In each place with those that a run takes there, also where all of it would be in that place."""
+    rows = quoted(service, monkeypatch, None).places
+    assert [(row.place, row.machines, row.usd_per_hour) for row in rows if row.is_taken] == [
+        ("hosts", "1 x host", 0.0),
+        ("slurm", "2 x node", 1.0),
+    ]
+    assert all(row.is_unknown for row in rows)
+
+
 def test_a_run_in_several_places_has_an_estimate(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before its user agrees to the price, which caps of teams rest on; else it is told when it starts."""
     quoting = Quoting({"hosts": 60.0, "slurm": 100.0})
