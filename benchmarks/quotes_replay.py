@@ -31,6 +31,7 @@ from quotes_kept import ROWS, interval_score, naive
 
 from trainmaster.advisor.quote.forecast import ExperimentProgress, RunningTask
 from trainmaster.control.task.gangs import slots_of
+from trainmaster.executors.base import Capacity
 from trainmaster.executors.capacity import detect_capacity
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.quotes import home_load
@@ -180,7 +181,8 @@ def estimated(
         known.read(name, history, place.where(name).offer)
     if not all(known.of(name)[0] or known.of(name)[1] for name in recipe.experiments):
         return None
-    slots = max([detect_capacity().cores, *(slots_of(each) for each in recipe.experiments.values())])
+    machine = detect_capacity()
+    slots = max([machine.cores, *(slots_of(each) for each in recipe.experiments.values())])
 
     found = forecast_inputs(
         recipe,
@@ -189,7 +191,7 @@ def estimated(
         {name: (False, far.get(name, ExperimentProgress())) for name in recipe.experiments},
         {name: known.of(name) for name in recipe.experiments},
         {name: place.device(each) for name, each in recipe.experiments.items()},
-        slots,
+        Capacity(slots, machine.gpus),
         None,
         {
             n: replace(e.beside("local", "", ""), is_over=bool(far.get(n, ExperimentProgress()).running))

@@ -145,6 +145,17 @@ def test_killed_and_resumed_no_trial_is_lost_or_repeated_with_other_parameters(t
     tm.until_quiet()
 
 
+def test_a_sampler_is_asked_when_a_gpu_is_free(tm):
+    """Each choice knows all results, as where one task runs at a time: none is made for a task that waits."""
+    pytest.importorskip("optuna")
+    tm.env["CUDA_VISIBLE_DEVICES"] = "0"
+    keys = {"parameters": XY, "samples": 8, "search": search(sampler="tpe")}
+    tm.run(tm.task("sleep 0.3\n" + BOWL, workers=1, **keys))
+    in_turn = tm.marks("ran")
+    tm.run(tm.task("sleep 0.3\n" + BOWL, hardware={"gpus": 1}, **keys))
+    assert tm.marks("ran")[8:] == in_turn
+
+
 def test_a_failed_trial_is_retried_with_its_parameters(tm):
     pytest.importorskip("optuna")
     command = BOWL + "\n(( TRAINMASTER_TASK % 3 != 1 || TRAINMASTER_ATTEMPT > 1 ))"

@@ -446,10 +446,11 @@ class ClusterExecutor:
         is_kept = machine.slow_at is not None or not machine.holds_seat
         return "it was decided before that this machine stays" if is_kept else ""
 
-    def slots_of(self, experiment: str) -> list[int]:
-        """Processes that each node of an experiment's clusters takes at once, as planned."""
+    def node_sizes(self, experiment: str) -> list[tuple[int, int]]:
+        """Processes that each node of an experiment's clusters takes at once, and its GPUs, as planned."""
         plans = [connection.loop.record.plan for connection in self._spread.places[experiment]]
-        return [role.rentals[0].slots for plan in plans for role in plan.roles for _ in range(role.count)]
+        roles = [role for plan in plans for role in plan.roles]
+        return [(each.rentals[0].slots, each.rentals[0].gpus) for each in roles for _ in range(each.count)]
 
     def more_memory(self, gang: GangStatus, message: str) -> MoreMemory | None:
         """Larger machines for an attempt that ran out of memory; None if there are none to choose."""

@@ -151,7 +151,7 @@ class Experiment(Noun):
     Attributes:
         name: its key under ``experiments``.
         after: experiments to wait for, as written; see `depends_on`.
-        workers: most nodes (local: slots) that its tasks spread over; None is all there are.
+        workers: most nodes that its tasks spread over (local: most tasks at a time); None is all there are.
         distributed: how its processes work together; None is a single process.
         framework: as written; see `launcher`.
         container: image to run in; ``auto`` becomes that of its framework when the recipe is read.
@@ -316,6 +316,12 @@ class Experiment(Noun):
             return TaskSpace(self.parameters, self.samples, seed)
         later, first = search.chooses_later, search.earlier_count
         return TaskSpace(self.parameters, self.samples, seed, chosen_later=later, first=first)
+
+    def side_by_side(self, seed: int) -> int:
+        """How many of its tasks could run at the same time: the others begin from what these have left."""
+        if self.search is not None and self.search.generations is not None and self.search.population:
+            return self.search.population
+        return len(self.tasks(seed))
 
     def first_tasks(self, seed: int) -> int:
         """How many tasks it has at first: more only if it is a service."""

@@ -332,7 +332,6 @@ class SavingActions(SimulatedActions):
             recipe=_recipe(workers),
             secrets={},
             find_models=lambda *_: [],
-            slots=workers,
             site=cast("Any", SimulatedSite(failures, driver)),
             owner=failures.owner,
         )

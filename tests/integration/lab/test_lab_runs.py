@@ -200,6 +200,34 @@ def test_the_budget_ends_it_in_time(renter: Renter) -> None:
     assert renter.lab.alive() == before
 
 
+def test_a_search_fills_all_machines_that_it_rents(renter: Renter) -> None:
+    """`workers` are machines, and each of these has two slots: four tasks run at a time, two on each."""
+    text = """
+name: steps
+experiments:
+  train:
+    workers: 2
+    hardware: {instance: m4.large}
+    parameters: {x: {range: 0-1}}
+    samples: 8
+    search: {metric: loss, goal: min, sampler: tpe}
+    command:
+      - echo on $(hostname) from $(date +%s.%N)
+      - sleep 6
+      - echo "{\\"loss\\":" {{x}} "}" >> $TRAINMASTER_METRICS
+      - echo until $(date +%s.%N)
+"""
+    found = renter.run(renter.recipe(text)).end()
+    assert found["experiments"]["train"]["tasks"]["succeeded"] == 8
+    log = renter.call("logs", found["run"]).stdout
+    begun = {float(at): host for host, at in re.findall(r"on (ip-\S+) from (\S+)", log)}
+    ended = [float(at) for at in re.findall(r"until (\S+)", log)]
+    assert len(begun) == len(ended) == 8
+    beside = {at: sum(one <= at for one in begun) - sum(one <= at for one in ended) for at in begun}
+    assert max(beside.values()) == 4
+    assert sorted(map(list(begun.values()).count, set(begun.values()))) in ([4, 4], [3, 5]), begun
+
+
 @pytest.mark.crossings  # `test_cluster_gangs.py` has short tasks behind long ones
 def test_forty_small_tasks_on_four_machines(renter: Renter) -> None:
     text = """

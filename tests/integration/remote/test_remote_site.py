@@ -89,7 +89,7 @@ class Hosts:
             ],
             all_nodes=lambda _: self.nodes,
             root=self.root,
-            slots_of=lambda _: [2, 4],
+            node_sizes=lambda _: [(2, 0), (4, 0)],
             patience_s=5.0,
         )
 
@@ -111,7 +111,6 @@ class Hosts:
             recipe=recipe,
             secrets={"train": {"TOKEN": "s3cret"}},
             find_models=lambda *_: [],
-            slots=6,
             site=self.site,
         )
 

@@ -54,7 +54,7 @@ def main() -> None:
             nodes_of=lambda _: [(node.seat, node) for node in nodes],
             all_nodes=lambda _: nodes,
             root=root,
-            slots_of=lambda _: [2] * len(nodes),
+            node_sizes=lambda _: [(2, 0)] * len(nodes),
             patience_s=5.0,
         )
         if moment:
@@ -72,7 +72,6 @@ def _context(home: Home, directory: Path, site: RemoteSite, attempt: int) -> Any
         recipe=Recipe(name="digits", directory=directory, experiments={"train": experiment}),
         secrets={},
         find_models=lambda *_: [],
-        slots=6,
         site=site,
     )
     return actions.context(Task(experiment="train", number=0, attempt=attempt))

@@ -189,7 +189,7 @@ def test_an_image_that_its_registry_refuses_is_the_users_error_and_says_what_to_
             source.prepare(node, context)
 
     actions = AttemptActions(
-        home=home, run="digits-7f3a", recipe=recipe, secrets={}, find_models=lambda *_: [], slots=1,
+        home=home, run="digits-7f3a", recipe=recipe, secrets={}, find_models=lambda *_: [],
         site=Site(), is_foreign=is_foreign,
     )  # fmt: skip
     job = staging.stage(actions.context(Task(experiment="train", number=0, attempt=1)), {})

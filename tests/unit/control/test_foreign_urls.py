@@ -36,7 +36,7 @@ def test_only_ones_own_urls_are_fetched_here(tmp_path, monkeypatch, is_foreign):
     recipe = Recipe.from_dict({"name": "a", "experiments": {"main": experiment}}, directory=tmp_path)
     home = Home.from_environment({"TRAINMASTER_HOME": str(tmp_path / "home")})
     actions = AttemptActions(
-        home=home, run="a-1", recipe=recipe, secrets={}, find_models=lambda *_: [], slots=1,
+        home=home, run="a-1", recipe=recipe, secrets={}, find_models=lambda *_: [],
         site=Site(), is_foreign=is_foreign,
     )  # fmt: skip
     job = staging.stage(actions.context(Task(experiment="main", number=0, attempt=1)), {})

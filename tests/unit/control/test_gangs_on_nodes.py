@@ -9,10 +9,14 @@ from trainmaster.control.task.gangs import (
     gang_of,
     gpus_of,
     node_labels,
+    slots_here,
     slots_of,
-    spread_on_nodes,
+    slots_on_nodes,
+    tasks_here,
+    tasks_on_nodes,
     workers_per_node,
 )
+from trainmaster.executors.base import Capacity
 from trainmaster.spec import Distributed, Experiment, Hardware
 
 
@@ -64,15 +68,66 @@ def test_roles_with_hardware_of_their_own_have_nodes_of_their_own():
     assert gpus_of(split, "ps") == 0
 
 
-def test_how_far_an_experiment_spreads():
-    nodes = (2, 8, 4)
-    assert spread_on_nodes(experiment(), nodes, 14) == 14
-    assert spread_on_nodes(experiment(workers=1), nodes, 14) == 8
-    assert spread_on_nodes(experiment(workers=2), nodes, 14) == 12
-    assert spread_on_nodes(experiment(workers=9), nodes, 14) == 14
-    assert spread_on_nodes(experiment(workers=2), (), 14) == 14  # nobody knows the nodes yet
-    large = experiment(Distributed(workers=20))
-    assert spread_on_nodes(large, nodes, 14) == slots_of(large) == 20  # it could never start otherwise
+PAIR, FOUR_ON_TWO = {"workers": 2}, {"workers": 4, "per_node": 2}
+SERVED = {"strategy": "ps-sync", "workers": 2, "parameter_servers": 1}
+
+
+@pytest.mark.parametrize(
+    ("workers", "distributed", "hardware", "nodes", "slots", "tasks"),
+    [
+        (None, None, {}, [(2, 0), (8, 0), (4, 0)], 14, 14),
+        (1, None, {}, [(2, 0), (8, 0), (4, 0)], 8, 8),
+        (2, None, {}, [(2, 0), (8, 0), (4, 0)], 12, 12),
+        (9, None, {}, [(2, 0), (8, 0), (4, 0)], 14, 14),
+        (2, None, {}, [(64, 0), (64, 0)], 128, 128),
+        (2, None, {"cpus": 3}, [(4, 0), (4, 0)], 8, 2),  # what two nodes have left does not make a third
+        (2, None, {"gpus": 1}, [(8, 4), (8, 4)], 16, 8),
+        (2, None, {"gpus": 3}, [(8, 4), (8, 4)], 16, 2),
+        (2, None, {"cpus": 4, "gpus": 1}, [(8, 4), (8, 4)], 16, 4),
+        (2, None, {"gpus": 1}, [(8, 0), (8, 0)], 16, 16),  # it does not say what GPUs it has
+        (None, PAIR, {}, [(2, 0), (2, 0), (2, 0)], 6, 3),
+        (2, PAIR, {"cpus": 2}, [(3, 0), (3, 0), (3, 0)], 6, 1),
+        (2, PAIR, {"gpus": 4, "cpus": 8}, [(8, 4), (8, 4)], 16, 4),
+        (4, FOUR_ON_TWO, {"cpus": 4}, [(4, 0)] * 4, 16, 2),
+        (2, SERVED, {}, [(4, 0), (4, 0)], 8, 2),
+        (2, {"workers": 20}, {}, [(8, 0), (8, 0)], 20, 1),  # it could never start otherwise
+    ],
+)
+def test_how_far_an_experiment_spreads_on_nodes(workers, distributed, hardware, nodes, slots, tasks):
+    shape = Distributed(**distributed) if distributed else None
+    found = experiment(shape, workers=workers, hardware=Hardware(**hardware))
+    assert (slots_on_nodes(found, nodes), tasks_on_nodes(found, nodes)) == (slots, tasks)
+
+
+@pytest.mark.parametrize(
+    ("workers", "distributed", "hardware", "slots", "gpus", "taken", "tasks"),
+    [
+        (None, None, {}, 8, 0, 8, 8),
+        (2, None, {}, 8, 0, 2, 2),
+        (9, None, {}, 8, 0, 8, 8),
+        (2, None, {"cpus": 3}, 8, 0, 6, 2),
+        (9, None, {"cpus": 3}, 8, 0, 8, 2),
+        (None, None, {"gpus": 1}, 8, 1, 8, 1),
+        (3, None, {"gpus": 2}, 8, 4, 3, 2),
+        (None, None, {"gpu": "v100"}, 8, 1, 8, 8),  # a model of GPUs is only a wish here
+        (2, PAIR, {}, 8, 0, 2, 1),
+        (5, PAIR, {}, 8, 0, 4, 2),
+        (2, FOUR_ON_TWO, {}, 8, 0, 4, 1),
+        (4, FOUR_ON_TWO, {"gpus": 2}, 16, 4, 8, 1),
+        (4, SERVED, {}, 8, 0, 8, 2),  # with a chief
+        (1, {"workers": 20}, {}, 8, 0, 20, 1),
+    ],
+)
+def test_how_far_an_experiment_spreads_here(workers, distributed, hardware, slots, gpus, taken, tasks):
+    shape = Distributed(**distributed) if distributed else None
+    found = experiment(shape, workers=workers, hardware=Hardware(**hardware))
+    offered = Capacity(slots, tuple(map(str, range(gpus))))
+    assert (slots_here(found, slots), tasks_here(found, offered)) == (taken, tasks)
+
+
+def test_a_team_runs_no_more_tasks_than_its_cores():
+    assert tasks_here(experiment(), Capacity(8, team="red", team_slots=3)) == 3
+    assert tasks_here(experiment(workers=2), Capacity(8, team="red", team_slots=3)) == 2
 
 
 def test_our_report_comes_last():

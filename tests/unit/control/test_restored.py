@@ -70,7 +70,7 @@ def context(
     claim.parent.mkdir(parents=True, exist_ok=True)
     claim.touch()
     actions = AttemptActions(
-        home=home, run="digits-7f3a", recipe=recipe, secrets={}, find_models=lambda *_: [], slots=2,
+        home=home, run="digits-7f3a", recipe=recipe, secrets={}, find_models=lambda *_: [],
         site=site or LocalSite(),
     )  # fmt: skip
     return actions.context(Task(experiment="train", number=0, attempt=attempt, parent=parent))

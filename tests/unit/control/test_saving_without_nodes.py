@@ -65,7 +65,7 @@ def context(directory: Path, site: LocalSite | None) -> TaskContext:
     recipe = Recipe(name="digits", directory=directory, experiments={"train": experiment})
     home = Home.from_environment({"TRAINMASTER_HOME": str(directory / "home")})
     actions = AttemptActions(
-        home=home, run="digits-7f3a", recipe=recipe, secrets={}, find_models=lambda *_: [], slots=2,
+        home=home, run="digits-7f3a", recipe=recipe, secrets={}, find_models=lambda *_: [],
         site=site or LocalSite(),
     )  # fmt: skip
     return actions.context(Task(experiment="train", number=0, attempt=1))

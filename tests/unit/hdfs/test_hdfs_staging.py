@@ -72,7 +72,7 @@ def test_what_a_task_writes_into_hdfs_becomes_part_of_its_model(hdfs, tmp_path):
     recipe = Recipe(name="digits", directory=tmp_path, experiments={"train": experiment})
     home = Home.from_environment({"TRAINMASTER_HOME": str(tmp_path / "home")})
     actions = AttemptActions(
-        home=home, run="digits-7f3a", recipe=recipe, secrets={}, find_models=lambda *_: [], slots=2
+        home=home, run="digits-7f3a", recipe=recipe, secrets={}, find_models=lambda *_: []
     )
     context = actions.context(Task(experiment="train", number=0, attempt=2))
     note_served(context, RunningHdfs("127.0.0.1", 9000, hdfs.server_port, "x"))

@@ -18,6 +18,7 @@ from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
 from trainmaster.control.measure.measuring import trace_of
+from trainmaster.executors.base import Capacity
 from trainmaster.service.cluster_costs import RecordedClusterCosts, where_in, where_on
 from trainmaster.service.quotes.fingerprint import Fingerprint
 from trainmaster.service.quotes.forecast_inputs import RentedNow
@@ -270,7 +271,7 @@ class World:
             "r",
             lambda: {"main": History(Fingerprint("exact", "similar"), list(same))},
             elapsed=lambda now: now - BEGAN,
-            slots=8,
+            capacity=Capacity(8),
             costs=RecordedClusterCosts("lab", lambda: [self.record]),
         )
 
@@ -421,7 +422,7 @@ class Spread:
             "r",
             lambda: {"main": History(Fingerprint("exact", "similar"), list(same))},
             elapsed=lambda now: now - READY,
-            slots=8,
+            capacity=Capacity(8),
             costs=RecordedClusterCosts("hosts", lambda: self.records),
             where=lambda attempt: where_on(self.records[int(attempt.split("-")[-1].split("/")[-2])]),
         )

@@ -42,10 +42,12 @@ from trainmaster.control.decide.effects import EffectKind
 from trainmaster.control.task.environment import UNBUFFERED
 from trainmaster.control.task.environment_hashes import node_python
 from trainmaster.control.task.gangs import (
+    NodeSize,
     dispensable_of,
     gpus_of,
     helpers_of,
-    spread_on_nodes,
+    slots_on_nodes,
+    tasks_on_nodes,
     workers_per_node,
 )
 from trainmaster.control.task.job_context import NodeGoneError, RelayError, TaskContext
@@ -89,7 +91,7 @@ class RemoteSite:
             node is gone are missing.
         all_nodes: given an experiment's name, the nodes of its cluster.
         root: of all nodes; see `NodeAccess`.
-        slots_of: given an experiment's name, the slots of each node of its cluster, as planned.
+        node_sizes: given an experiment's name, slots and GPUs of each node of its clusters, as planned.
         patience_s: how long a node that does not answer is asked again when a task is saved.
         tell: shows lines to the user.
         is_over: see `NodeData`.
@@ -107,7 +109,7 @@ class RemoteSite:
         all_nodes: Callable[[str], Sequence[NodeAccess]],
         *,
         root: str,
-        slots_of: Callable[[str], Sequence[int]] = lambda _: (),
+        node_sizes: Callable[[str], Sequence[NodeSize]] = lambda _: (),
         patience_s: float = PATIENCE_S,
         tell: Callable[[str], None] = lambda _: None,
         is_over: Callable[[str], bool] = lambda _: False,
@@ -117,7 +119,7 @@ class RemoteSite:
     ) -> None:
         self._paths = NodePaths(home, run, root)
         self._all_nodes = all_nodes
-        self._slots_of = slots_of
+        self._node_sizes = node_sizes
         self._patience_s = patience_s
         self._files = NodeFiles()
         self._images = NodeImages(self._files, self._paths)
@@ -194,12 +196,19 @@ class RemoteSite:
         named = context.experiment.container
         return None if named is None else self._images.request(context, context.data_places)
 
-    def completed(self, request: GangRequest, context: TaskContext, slots: int) -> GangRequest:
+    def group_slots(self, experiment: Experiment) -> int:
+        """See `Site.group_slots`."""
+        return slots_on_nodes(experiment, self._node_sizes(experiment.name))
+
+    def at_once(self, experiment: Experiment) -> int:
+        """See `Site.at_once`."""
+        return tasks_on_nodes(experiment, self._node_sizes(experiment.name))
+
+    def completed(self, request: GangRequest, context: TaskContext) -> GangRequest:
         """Where its members go, and what is made there before they start; see `Site.completed`."""
         experiment, place = context.experiment, context.place
         return replace(
             request,
-            group_slots=spread_on_nodes(experiment, self._slots_of(experiment.name), slots),
             per_node=workers_per_node(experiment),
             directories=tuple(map(self.path, (place.checkpoint, *context.parts.values()))),
         )

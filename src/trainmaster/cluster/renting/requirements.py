@@ -41,8 +41,8 @@ class Needs:
         server_hardware: of the nodes that only parameter servers are on; None if these sit with the workers.
         workers: training processes of one task. servers: nodes of its own that one task's servers need.
         helpers: members of a task that sit on workers' nodes without being workers.
-        tasks: how many there are. spread: most nodes that the recipe lets them spread over; None if it is
-            silent.
+        tasks: how many could run at a time. spread: most nodes that the recipe lets them spread over; None if
+            it is silent.
         node_slots: slots that the members of one task have on a node together, or that a task takes.
         fixed_per_node: workers on a node as the recipe says; None if it is silent.
         is_gang: its tasks are more than one process.
@@ -89,7 +89,7 @@ class Needs:
             workers=roles[WORKER].count,
             servers=server.count if server and own else 0,
             helpers=helpers + (server.count if server and not own else 0),
-            tasks=len(experiment.tasks(seed)),
+            tasks=experiment.side_by_side(seed),
             spread=experiment.workers or (experiment.serve.most_at_once if experiment.serve else None),
             node_slots=slots_per_machine(experiment),
             fixed_per_node=distributed.per_node if distributed else None,

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from trainmaster import library
 from trainmaster.control.decide.effects import EffectKind
 from trainmaster.control.task.attempt_end import is_small
-from trainmaster.control.task.gangs import gpus_of
+from trainmaster.control.task.gangs import gpus_of, slots_here, tasks_here
 from trainmaster.dataclass import dataclass, field
+from trainmaster.executors.base import Capacity
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,10 +33,12 @@ class LocalSite:
     Attributes:
         base: what members inherit.
         isolation: how members are kept apart from this machine, if they are.
+        capacity: what the run may use of this machine.
     """
 
     base: Mapping[str, str] = field(default_factory=dict)
     isolation: Isolation | None = None
+    capacity: Capacity = Capacity(1)
     _images: Images | None = field(default=None, init=False)
 
     stays = True
@@ -83,7 +86,15 @@ class LocalSite:
         container = self.images.request(context, context.data_places) if named else None
         return container if self.isolation is None else self.isolation.enclosed(context, container)
 
-    def completed(self, request: GangRequest, context: TaskContext, _slots: int) -> GangRequest:
+    def group_slots(self, experiment: Experiment) -> int:
+        """See `Site.group_slots`."""
+        return slots_here(experiment, self.capacity.slots)
+
+    def at_once(self, experiment: Experiment) -> int:
+        """See `Site.at_once`."""
+        return tasks_here(experiment, self.capacity)
+
+    def completed(self, request: GangRequest, context: TaskContext) -> GangRequest:
         """Others' tasks run on this machine, too: memory is bounded; see `Site.completed`."""
         if self.isolation is not None:
             return request

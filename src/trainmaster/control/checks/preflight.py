@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainmaster.control.task.gangs import gpus_of, member_names, slots_of, slots_per_member, workers_per_node
+from trainmaster.control.task.gangs import (
+    gpus_of,
+    member_names,
+    slots_of,
+    slots_per_member,
+    tasks_here,
+    workers_per_node,
+)
+from trainmaster.executors.base import Capacity
 from trainmaster.executors.capacity import NodeCapacity
 from trainmaster.launchers import get_launcher
 from trainmaster.providers.capabilities import capabilities_of
@@ -472,9 +481,12 @@ def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:
             wanted["gpus"] = f"{asked}, this machine has {len(machine.gpus)}"
         hint = "Ask for less, or use another provider."
         mistakes += [((*where, key), UsageError(text, hint)) for key, text in wanted.items()]
-        if experiment.workers and experiment.workers > cores and len(experiment.tasks(recipe.seed)) > cores:
+        most = tasks_here(experiment, Capacity(cores, machine.gpus))
+        could = min(tasks_here(experiment, Capacity(sys.maxsize)), experiment.side_by_side(recipe.seed))
+        if experiment.workers is not None and could > most:
             notes.append(
-                f"{name}: workers: {experiment.workers} is more than this machine's {cores} slots; capped"
+                f"{name}: workers: {experiment.workers} is more than this machine has slots and GPUs for; "
+                f"capped: {counted(most, 'task')} at a time"
             )
     if mistakes:
         raise recipe.refused(mistakes)

@@ -20,7 +20,6 @@ from trainmaster.control.task.gangs import (
     node_labels,
     sized,
     slots_of,
-    slots_per_machine,
 )
 from trainmaster.control.task.job_context import Site, TaskContext
 from trainmaster.control.task.layout import Home, attempt_id
@@ -54,7 +53,6 @@ class AttemptActions:
         recipe: what the user wants.
         secrets: per experiment, names and values; they go nowhere but into members' environments.
         find_models: looks up what another experiment left.
-        slots: of this machine for this run, or of all nodes of the site.
         site: where its attempts run.
         owner: what its artifacts say of whose they are; without one they say nothing.
         is_foreign: others have sent its recipe: this machine fetches no URL for it.
@@ -67,7 +65,6 @@ class AttemptActions:
     recipe: Recipe
     secrets: Mapping[str, Mapping[str, str]]
     find_models: FindModels
-    slots: int
     site: Site = field(default_factory=LocalSite)
     owner: Owner | None = None
     is_foreign: bool = False
@@ -160,12 +157,12 @@ class AttemptActions:
             members=members,
             slots=slots_of(experiment),
             group=f"{self.run}/{experiment.name}",
-            group_slots=min(self.slots, slots_per_machine(experiment) * (experiment.workers or self.slots)),
+            group_slots=site.group_slots(experiment),
             hold=hold,
             grace_s=experiment.grace_s,
             share_gpus=launcher.shares_gpus,
         )
-        return site.completed(request, context, self.slots)
+        return site.completed(request, context)
 
     def launch_environment(self, task: Task, gang: GangStatus) -> dict[str, dict[str, str]]:
         """The members' variables, now that their ports are known."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -41,16 +41,20 @@ class Shape:
     needs_approval: bool = False
 
 
-def load_run_state(database: Database, run: str, recipe: Recipe, slots: int) -> RunState:
+def load_run_state(
+    database: Database, run: str, recipe: Recipe, at_once: Callable[[RecipeExperiment], int]
+) -> RunState:
     """The run as recorded.
 
     Args:
         database: the database.
         run: its id.
         recipe: of the run.
-        slots: how many tasks may run at once at most.
+        at_once: how many tasks of an experiment may run at the same time; see `Site.at_once`.
     """
-    shapes = {name: shape_of(recipe.experiments[name], slots) for name in recipe.order()}
+    shapes = {
+        name: shape_of(each, at_once(each)) for name in recipe.order() for each in [recipe.experiments[name]]
+    }
     found = run_state_from_rows(
         shapes,
         database.run_row(run),
@@ -76,11 +80,11 @@ def ended_rows(database: Database, run: str, shapes: Mapping[str, Shape]) -> lis
     ]
 
 
-def shape_of(experiment: RecipeExperiment, slots: int) -> Shape:
-    """An experiment's place in the run, with ``slots`` for its tasks."""
+def shape_of(experiment: RecipeExperiment, at_once: int) -> Shape:
+    """An experiment's place in the run, where so many of its tasks run at the same time at most."""
     shape = Shape(
         tuple(experiment.depends_on),
-        min(slots, experiment.workers or slots) + LOOKAHEAD,
+        at_once + LOOKAHEAD,
         promotes=promotion_of(experiment),
         gate=gate_of(experiment),
         needs_approval=experiment.approval is not None,
@@ -89,9 +93,11 @@ def shape_of(experiment: RecipeExperiment, slots: int) -> Shape:
         return replace(shape, window=2 * MOST_REPLICAS, promotes=None, gate=None, serves=True)
     if experiment.search is None:
         return shape
-    from trainmaster.control.loop.searching import keeps_results, window_of
+    from trainmaster.control.loop.searching import keeps_results, looks_back
 
-    window = window_of(experiment, slots, LOOKAHEAD)
+    # A sampler that looks back is asked when a task can start and not before: each result that it has seen
+    # makes its next choice better.
+    window = at_once if looks_back(experiment.search) else shape.window
     return replace(shape, window=window, keeps_results=keeps_results(experiment))
 
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trainmaster.control.loop import run_state
-from trainmaster.control.task.gangs import slots_of, slots_per_machine
-from trainmaster.spec import Experiment
+from trainmaster.spec import Experiment, Search
 from trainmaster.spec.states import State
 from trainmaster.sweeps import Curve, Trial, TrialState, make_pruner, make_sampler, sampler_class
 from trainmaster.sweeps.earlier import ended_trial, from_json
@@ -128,25 +127,9 @@ class Searcher:
 def keeps_results(experiment: Experiment) -> bool:
     """True if somebody learns from the tasks of an experiment that are over."""
     search = experiment.search
-    if search is None:
-        return False
-    prunes = make_pruner(search) is not None
-    return prunes or (search.chooses_later and sampler_class(search.sampler).looks_back)
+    return search is not None and (make_pruner(search) is not None or looks_back(search))
 
 
-def window_of(experiment: Experiment, slots: int, lookahead: int) -> int:
-    """How many tasks may be under way at once.
-
-    A few more than fit wait at the node, so that no slot is ever idle; but a sampler that looks back is asked
-    when a slot is free and not before: each result that it has seen makes its next choice better.
-
-    Args:
-        experiment: of the recipe.
-        slots: of this machine, for this run.
-        lookahead: tasks that wait.
-    """
-    search = experiment.search
-    if search is None or not (search.chooses_later and sampler_class(search.sampler).looks_back):
-        return min(slots, experiment.workers or slots) + lookahead
-    at_once = min(slots, slots_per_machine(experiment) * (experiment.workers or slots))
-    return max(1, at_once // slots_of(experiment))
+def looks_back(search: Search) -> bool:
+    """True if its sampler learns from the tasks that are over before it chooses the next one."""
+    return search.chooses_later and sampler_class(search.sampler).looks_back

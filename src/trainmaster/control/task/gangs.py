@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from trainmaster.launchers import Gang, Launcher, Member
 from trainmaster.spec import Checkpoint, Experiment, Hardware, Recipe
 from trainmaster.spec.facts import RunFacts
 
+if TYPE_CHECKING:
+    from trainmaster.executors.base import Capacity
+
 #: A gang whose size may change has at most so many workers, and servers, where the recipe sets no limit.
 MOST_CHOSEN = 256
+
+#: Slots and GPUs of a node.
+NodeSize = tuple[int, int]
 
 
 def member_names(experiment: Experiment) -> tuple[tuple[str, int], ...]:
@@ -138,17 +146,76 @@ def slots_of(experiment: Experiment) -> int:
     return len(member_names(experiment)) * slots_per_member(experiment)
 
 
-def spread_on_nodes(experiment: Experiment, nodes: Sequence[int], slots: int) -> int:
+def slots_here(experiment: Experiment, slots: int) -> int:
+    """Slots that all tasks of an experiment take of this machine at most.
+
+    As many tasks run at the same time as ``workers`` machines would take if each held one task, or one node's
+    share of a gang.
+
+    Args:
+        experiment: of the recipe.
+        slots: of this machine.
+    """
+    need = slots_of(experiment)
+    if experiment.workers is not None:
+        slots = min(slots, need * (experiment.workers // _gang_nodes(experiment)))
+    return max(slots, need)
+
+
+def slots_on_nodes(experiment: Experiment, nodes: Sequence[NodeSize]) -> int:
     """Slots that all tasks of an experiment take of nodes at most: ``workers`` says of how many.
 
     Args:
         experiment: of the recipe.
-        nodes: slots of each node.
-        slots: of all of them.
+        nodes: slots and GPUs of each node.
     """
-    if experiment.workers is None:
-        return max(slots, slots_of(experiment))
-    return max(sum(sorted(nodes)[-experiment.workers :]) or slots, slots_of(experiment))
+    return max(sum(slots for slots, _ in _largest_nodes(experiment, nodes)), slots_of(experiment))
+
+
+def tasks_here(experiment: Experiment, capacity: Capacity) -> int:
+    """How many tasks of an experiment run on this machine at the same time, at most.
+
+    Args:
+        experiment: of the recipe.
+        capacity: what the run may use of this machine.
+    """
+    slots = min(slots_here(experiment, capacity.slots), capacity.team_slots or capacity.slots)
+    return _at_once(experiment, [(slots, len(capacity.gpus))], is_here=True)
+
+
+def tasks_on_nodes(experiment: Experiment, nodes: Sequence[NodeSize]) -> int:
+    """How many tasks of an experiment run on nodes at the same time, at most.
+
+    Args:
+        experiment: of the recipe.
+        nodes: slots and GPUs of each node; where a place does not say its GPUs, 0.
+    """
+    return _at_once(experiment, _largest_nodes(experiment, nodes), is_here=False)
+
+
+def _largest_nodes(experiment: Experiment, nodes: Sequence[NodeSize]) -> Sequence[NodeSize]:
+    return nodes if experiment.workers is None else sorted(nodes)[-experiment.workers :]
+
+
+def _at_once(experiment: Experiment, nodes: Sequence[NodeSize], *, is_here: bool) -> int:
+    """Tasks that nodes have slots and GPUs for; one at least, as one that wants more gets what is there."""
+    share = min(max(1, workers_per_node(experiment)), _worker_count(experiment))
+    need = share * slots_per_member(experiment)
+    need_gpus = share * gpus_of(experiment, "worker", is_here=is_here)
+    shares = sum(
+        min(slots // need, gpus // need_gpus if need_gpus and gpus else slots) for slots, gpus in nodes
+    )
+    by_slots = sum(slots for slots, _ in nodes) // slots_of(experiment)
+    return max(1, min(shares // _gang_nodes(experiment), by_slots))
+
+
+def _worker_count(experiment: Experiment) -> int:
+    return next(role.count for role in experiment.members() if role.name == "worker")
+
+
+def _gang_nodes(experiment: Experiment) -> int:
+    """Machines that the workers of one task fill."""
+    return math.ceil(_worker_count(experiment) / max(1, workers_per_node(experiment)))
 
 
 def slots_per_machine(experiment: Experiment) -> int:

@@ -262,13 +262,18 @@ class Site(Protocol):
     def container(self, context: TaskContext) -> Container | None:
         """What runs an attempt's members; what it mounts is there once it was staged."""
 
-    def completed(self, request: GangRequest, context: TaskContext, slots: int) -> GangRequest:
+    def group_slots(self, experiment: Experiment) -> int:
+        """Slots that all tasks of an experiment take there together, at most."""
+
+    def at_once(self, experiment: Experiment) -> int:
+        """How many tasks of an experiment run there at the same time, at most."""
+
+    def completed(self, request: GangRequest, context: TaskContext) -> GangRequest:
         """A request with what only holds there.
 
         Args:
             request: of the attempt.
             context: the attempt.
-            slots: in all.
         """
 
     def needs_hold(self, context: TaskContext) -> bool:

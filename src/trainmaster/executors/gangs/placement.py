@@ -288,7 +288,10 @@ def _matched(bundles: Sequence[Bundle], nodes: Sequence[LiveNode]) -> list[int] 
 
 
 def _packed(bundles: Sequence[Bundle], nodes: Sequence[LiveNode]) -> list[int] | None:
-    """The largest first, each to where the least is left."""
+    """The largest first, to where the most is left: gangs use all nodes; the others beside it, if they can.
+
+    GPUs are kept for those that need some.
+    """
     left = list(nodes)
     places: dict[int, int] = {}
     sizes = [(bundle.gpus, bundle.slots) for bundle in bundles]
@@ -297,7 +300,9 @@ def _packed(bundles: Sequence[Bundle], nodes: Sequence[LiveNode]) -> list[int] |
         fitting = [index for index, node in enumerate(left) if _can_hold(node, bundle)]
         if not fitting:
             return None
-        best = min(fitting, key=lambda index: (left[index].gpus, left[index].slots))
+        beside = [index for index in fitting if index in places.values()]
+        sign = 1 if bundle.gpus else -1
+        best = max(beside or fitting, key=lambda index: (sign * left[index].gpus, left[index].slots))
         node = left[best]
         left[best] = replace(node, slots=node.slots - bundle.slots, gpus=node.gpus - bundle.gpus)
         places[number] = best

@@ -79,7 +79,7 @@ def prepare_notebook(
     found.notes.append("`code/`: a copy of the run's code. Change it as you like: the run keeps its own.")
     actions = AttemptActions(
         home=home, run=run, recipe=recipe, secrets={},
-        find_models=lambda *_: [], slots=1, owner=owner_of(row, home),
+        find_models=lambda *_: [], owner=owner_of(row, home),
     )  # fmt: skip
     for name, experiment in recipe.experiments.items():
         context = actions.context(Task(name, 0, attempt=1))

@@ -227,14 +227,13 @@ class Driving:
             recipe=backend.recipe,
             secrets=session.secrets,
             find_models=find_models,
-            slots=backend.slots,
             site=backend.site,
             owner=owner_of(row, home),
             is_foreign=row["team"] is not None,
             facts=facts,
         )
         actions.jobs.published = backend.meter.publishing.learn
-        run_state = load_run_state(database, run, recipe, backend.slots)
+        run_state = load_run_state(database, run, recipe, backend.site.at_once)
         services = None
         if any(each.serve is not None for each in recipe.experiments.values()):
             from trainmaster.service.endpoints.service_surroundings import services_of
@@ -349,7 +348,7 @@ class Driving:
             ),
             elapsed=driven_clock(row["earlier_s"], began),
             earlier_s=row["earlier_s"],
-            slots=backend.slots,
+            capacity=backend.capacity,
             costs=backend.costs,
             score=score,
             beside=beside,

@@ -72,7 +72,6 @@ class ExecutionBackend:
         executor: starts members.
         machine: this one.
         capacity: what it may use at once.
-        slots: in all, for the largest gang.
         recipe: as attempts have it.
         policies: per experiment.
         meter: the billing clock.
@@ -89,7 +88,6 @@ class ExecutionBackend:
     executor: Executor
     machine: NodeCapacity
     capacity: Capacity
-    slots: int
     recipe: Recipe
     policies: Mapping[str, Policy]
     meter: Meter
@@ -128,11 +126,10 @@ def local_backend(opened: OpenHome, session: Session, environ: Mapping[str, str]
         executor=opened.executor_of(home),
         machine=machine,
         capacity=capacity,
-        slots=slots,
         recipe=recipe if isolation is None else isolation.applied(recipe),
         policies=policies,
         meter=meter_of(recipe, policies),
-        site=LocalSite(base, isolation),
+        site=LocalSite(base, isolation, capacity),
         base=base,
     )
 
@@ -217,7 +214,6 @@ def rented_backend(
             executor=executor,
             machine=machine,
             capacity=Capacity(executor.slots, machine.gpus),
-            slots=executor.slots,
             recipe=recipe,
             policies=policies,
             meter=meter,

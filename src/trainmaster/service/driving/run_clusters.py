@@ -201,7 +201,7 @@ class RunClusters:
             lease.run,
             nodes_of=self.executor.nodes_of,
             all_nodes=self.executor.all_nodes,
-            slots_of=self.executor.slots_of,
+            node_sizes=self.executor.node_sizes,
             root=root_on_nodes(identity),
             patience_s=patience.lost_s,
             tell=self._tell,

@@ -55,7 +55,7 @@ def save_kept(database: Database, home_of: Callable[[str], Home], run: str) -> l
     recipe, home = stored_recipe(database.run_row(run)), home_of(run)
     actions = AttemptActions(
         home=home, run=run, recipe=recipe, secrets={},
-        find_models=lambda *_: [], slots=1, owner=owner_of(database.run_row(run), home),
+        find_models=lambda *_: [], owner=owner_of(database.run_row(run), home),
     )  # fmt: skip
     lease = database.acquire(run)
     if lease is None:

@@ -17,7 +17,7 @@ from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model.devices import Device, speed_ratio
 from trainmaster.advisor.model.measurement import Measurement, ObservedCurve
 from trainmaster.cluster.renting.requirements import Needs
-from trainmaster.control.task.gangs import slots_of
+from trainmaster.control.task.gangs import slots_of, tasks_here, tasks_on_nodes
 from trainmaster.dataclass import dataclass, field
 from trainmaster.service.quotes.steadiness import share_done
 from trainmaster.service.quotes.worker_counts import begun_at, with_length, workload_of
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from trainmaster.control.loop.run_state import ExperimentState, Task
     from trainmaster.control.measure.progress import TaskProgress
     from trainmaster.control.measure.run_phases import Span
+    from trainmaster.executors.base import Capacity
     from trainmaster.providers import Catalogue
     from trainmaster.service.cluster_costs import ClusterFacts
 
@@ -109,6 +110,10 @@ class RentedNow:
         """Processes that an experiment's clusters take at once."""
         return sum(each.slots for each in self._left(experiment)) or 1
 
+    def at_once(self, experiment: Experiment) -> int:
+        """How many tasks of an experiment its clusters run at the same time."""
+        return tasks_in(experiment, self._left(experiment.name))
+
     def nodes(self, experiment: Experiment) -> int:
         """Machines that the workers of one of its tasks sit on."""
         one = self.cluster(experiment.name)
@@ -166,6 +171,12 @@ class RentedNow:
         from trainmaster.service.cluster_costs import clusters_left
 
         return clusters_left(self.clusters, experiment)
+
+
+def tasks_in(experiment: Experiment, clusters: Sequence[ClusterFacts]) -> int:
+    """How many tasks of an experiment some clusters run at the same time."""
+    nodes = [(each.slots // each.machines, each.gpus) for each in clusters for _ in range(each.machines)]
+    return tasks_on_nodes(experiment, nodes)
 
 
 def gang_nodes(experiment: Experiment, there: int, gpus: int) -> int:
@@ -241,7 +252,7 @@ def forecast_inputs(
     doing: Mapping[str, tuple[bool, ExperimentProgress]],
     measured: Measured,
     devices: Mapping[str, Device],
-    slots: int,
+    capacity: Capacity,
     rented: RentedNow | None = None,
     beside: Mapping[str, Overhead] | None = None,
     curves: Mapping[str, Sequence[ObservedCurve]] | None = None,
@@ -257,7 +268,7 @@ def forecast_inputs(
         doing: by experiment: whether it is over, and how far it is.
         measured: on the machines that they run on.
         devices: what a worker of each experiment computes on.
-        slots: processes that run at once, if nothing is rented.
+        capacity: what it may use of this machine, if nothing is rented.
         rented: what is; None if it runs on this machine.
         beside: what is no training, by experiment.
         curves: what earlier runs have reported of the metrics of targets, by experiment.
@@ -292,10 +303,8 @@ def forecast_inputs(
         if is_over:
             continue
         experiment, device = with_length(recipe.experiments[name], measured[name][0]), devices[name]
-        room = slots if rented is None else rented.slots(name)
-        # On this machine `workers` are slots, elsewhere they are machines, and those are all to be used.
-        spread = experiment.workers if rented is None else None
-        at_once = max(min(room // slots_of(experiment), spread or room), 1)
+        room = capacity.slots if rented is None else rented.slots(name)
+        at_once = tasks_here(experiment, capacity) if rented is None else rented.at_once(experiment)
         seen = (curves or {}).get(name, ())
         ends = (plays or {}).get(name, ())
         workload = workload_of(experiment, recipe.seed, at_once=at_once, curves=seen, plays=ends)
@@ -337,7 +346,7 @@ def forecast_inputs(
         if seen_sizes := (all_sizes or {}).get(name):
             from trainmaster.service.quotes.sizes import outlooks
 
-            most = slots if rented is None else _MANY
+            most = capacity.slots if rented is None else _MANY
             has = None if rented is None else rented.cluster(name)
             on = (lambda _: 1) if has is None else partial(machines_of_workers, gpus=has.gpus)
             sizes[name] = outlooks(experiment, recipe.seed, seen_sizes, device, here, most, on)
@@ -452,7 +461,7 @@ def _in_places(
             come_s = wait.median * np.exp(wait.spread * normal(2 * i + 1))
         room = max(sum(each.slots for each in clusters), slots_of(experiment))
         timing = own_timing(workload, learnt, here, room, 100 * number + i)
-        at_once = max(min(room // slots_of(experiment), workload.tasks), 1)
+        at_once = min(tasks_in(experiment, clusters), workload.tasks)
         nodes = gang_nodes(experiment, clusters[0].nodes, clusters[0].gpus)
         one = own_cluster(timing, room, min(workload.lengths), at_once, nodes)
         # What is nowhere that is known counts with the first one.

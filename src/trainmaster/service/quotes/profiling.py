@@ -220,7 +220,6 @@ class _Session:
             recipe=variant,
             secrets=self._variables,
             find_models=find_models,
-            slots=slots,
             site=LocalSite(base),
         )
         executor = LocalExecutor(self._service.home.root)

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
     from trainmaster.control.measure.progress import TaskProgress
     from trainmaster.control.measure.run_phases import Span
+    from trainmaster.executors.base import Capacity
     from trainmaster.service.cluster_costs import ClusterCosts
     from trainmaster.service.quotes.forecast_inputs import Forecast
     from trainmaster.service.quotes.phase_watch import PhaseWatch
@@ -74,7 +75,7 @@ class QuoteTracker:
         recipe: of the run. run: its id.
         histories: reads what was measured before.
         elapsed: seconds that the run has been driven at a Unix time.
-        slots: processes that run at once.
+        capacity: what it may use of this machine, if nothing is rented.
         costs: of the machines that were rented for it; None if it runs on this one.
         beside: what is no training on this machine, by experiment.
         score: how such quotes turned out before, by their kind, in words; empty if unknown.
@@ -96,7 +97,7 @@ class QuoteTracker:
         run: str,
         histories: Histories,
         elapsed: Callable[[float], float],
-        slots: int,
+        capacity: Capacity,
         costs: ClusterCosts | None = None,
         score: Callable[[str], str] = lambda _: "",
         beside: Callable[[], Mapping[str, Overhead]] = dict,
@@ -114,7 +115,7 @@ class QuoteTracker:
         self._run = run
         self._histories = histories
         self._elapsed = elapsed
-        self._slots = slots
+        self._capacity = capacity
         self._costs = costs
         self._score = score
         self._beside_here = beside
@@ -486,7 +487,7 @@ class QuoteTracker:
         def promised() -> tuple[QuoteRecord, Forecast] | None:
             try:
                 found = inputs.forecast_inputs(
-                    recipe, now, elapsed, doing, known, devices, self._slots, rented, beside, curves,
+                    recipe, now, elapsed, doing, known, devices, self._capacity, rented, beside, curves,
                     all_sizes, plays,
                 )  # fmt: skip
             except inputs.NotKnown:

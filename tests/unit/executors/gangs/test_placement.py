@@ -92,6 +92,18 @@ def test_labels_need_a_matching():
     assert plan.bundles[1].labels == (("market", "spot"),)
 
 
+def test_tasks_go_where_the_most_is_left():
+    """All machines are used, the last ones too; and GPUs are for those that need some."""
+    one, two = (plan_gang(request("worker-0", gpus=gpus), [node(0, gpus=1)]).bundles for gpus in (0, 1))
+    assert assign(one, [node(0, slots=2), node(1, slots=4), node(2, slots=3)], PACK) == ["id1"]
+    assert assign(one, [node(0, slots=4, gpus=1), node(1, slots=2)], PACK) == ["id1"]
+    assert assign(two, [node(0, slots=4), node(1, slots=2, gpus=1), node(2, slots=2, gpus=4)], PACK) == [
+        "id2"
+    ]
+    pair = plan_gang(request("worker-0", "worker-1"), [node(0)]).bundles
+    assert assign(pair, [node(0, slots=2), node(1, slots=3)], PACK) == ["id1", "id1"]
+
+
 def test_members_have_nodes_in_their_order():
     """`worker-0` is on `node-1`, where people look for it."""
     nodes = [node(number) for number in range(3)]

@@ -17,6 +17,7 @@ from trainmaster.advisor.quote.interval import Interval
 from trainmaster.control.loop.recording import AttemptMachine
 from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
 from trainmaster.control.measure.measuring import trace_of
+from trainmaster.executors.base import Capacity
 from trainmaster.executors.telemetry.usage import SAMPLES_FILE
 from trainmaster.service.apps.rented_notebook import rented_notebook_recipe
 from trainmaster.service.quotes.fingerprint import Fingerprint
@@ -95,19 +96,16 @@ class World:
                 trace=self.trace,
                 directory=tmp_path,
                 total_steps=recipe.experiments["main"].builtin_values().get("steps"),
-                said_steps=0,
-                metrics={},
-                aimed=None,
-                addresses={},
+                said_steps=0, metrics={}, aimed=None, addresses={},
             )
-        }
+        }  # fmt: skip
         self.tracker = QuoteTracker(
             self.database,
             recipe,
             "r",
             histories or dict,
             elapsed=lambda now: now - BEGAN,
-            slots=2,
+            capacity=Capacity(2),
             told_before=told_before,
             others_s=others_s,
             where=where,
