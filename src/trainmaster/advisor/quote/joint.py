@@ -27,16 +27,17 @@ from trainmaster.advisor.quote.turns import (
 from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.processor_limit import check_processor_limit
 
-#: Experiments whose times were reckoned, in all plans: up to the first all changes are looked at each time,
-#: and from the second on no more are. A plan of 100 experiments that share machines takes 4 ms.
-_LOOKS_AT_ALL: Final = 60_000
+#: Experiments whose times were reckoned, in all plans: from so many on no more changes are looked at. A plan
+#: of 100 experiments that share machines takes 4 ms.
 _LOOKS_AT_MOST: Final = 200_000
 #: A plan of experiments that were reckoned before takes this share of the time.
 _JOINS: Final = 0.1
 #: What a run must be allowed takes so much more, for each pair of experiments.
 _NEEDS: Final = 0.1
-#: Of many options so many are changed to, from the fastest to the slowest.
-_SPACED: Final = 5
+#: Of many options so many of all experiments are changed to, from the fastest to the slowest of each; of each
+#: experiment so many at least.
+_SPACED: Final = 200
+_SPACED_OF_EACH: Final = 5
 #: Of many prices per hour so many are looked at.
 _PRICES: Final = 64
 #: A change that gains so much of what it did once is made.
@@ -223,10 +224,10 @@ class PlanChoices:
             if len(joined) > 1:
                 self._root |= {each: name for each, of in self._root.items() if of in joined}
 
-    @property
-    def changes(self) -> int:
-        """How many there are of one experiment, at most."""
-        return sum(len(each) for each in self.options.values())
+    def spaced(self, name: str) -> Sequence[int]:
+        """The options of an experiment that it is changed to, evenly from the fastest to the slowest."""
+        number, most = len(self.options[name]), max(_SPACED // len(self.options), _SPACED_OF_EACH)
+        return [int(each) for each in np.unique(np.linspace(0, number - 1, min(number, most)).astype(int))]
 
     @property
     def gives_up(self) -> bool:
@@ -332,8 +333,8 @@ def plan(
 
     Begins with the picks of the objective; while the price per hour (then the deadline, then the budget) does
     not hold, the one change that gains most of it per second (time per dollar, dollars per second) is made.
-    With one experiment that is the whole front; with several it is greedy. Of many experiments not all
-    changes are looked at each time, and an end is made after some seconds: see `JointPlan.is_cut`.
+    With one experiment that is the whole front; with several it is greedy. After some seconds an end is made:
+    see `JointPlan.is_cut`.
 
     Args:
         options: of each experiment, those of its Pareto front, and some that cost little per hour.
@@ -345,23 +346,21 @@ def plan(
     choices = PlanChoices(options, after, limits, shares_machine)
     best = choices.whole(dict(start))
     for aim in Aim:
-        few = _FewChanges(choices, aim)
+        changes = _Changes(choices, aim)
         while not best.feasible and best.breaks(aim):
             choices.forget()
-            looks_at_all = choices.reckoned + choices.changes * len(options) < _LOOKS_AT_ALL
-            move = _best_of_all(best, choices, aim) if looks_at_all else few.best(best)
+            move = changes.best(best)
             if move is None:
                 break
             best = move
-        best = best if choices.reckoned < _LOOKS_AT_ALL else _without_waste(best)
-    return best
+    return _without_waste(best) if best.taken != start else best
 
 
 def _without_waste(best: JointPlan) -> JointPlan:
-    """A plan that not all changes were looked at for: what is not needed for the limits is taken back."""
+    """What changes that were made later have made needless for the limits is taken back."""
     choices = best.of
     for name, row in [*best.taken.items()] if best.feasible else ():
-        for other in _spaced(choices.options[name]):
+        for other in choices.spaced(name):
             if other != row and not choices.gives_up:
                 then = choices.whole({**best.taken, name: other})
                 if _value(then) < _value(best) / _ROUNDED and then.feasible:
@@ -373,24 +372,6 @@ def _value(found: JointPlan) -> float:
     return float(found.of.limits.objective(np.array(found.typical_s), np.array(found.typical_usd)))
 
 
-def _spaced(options: Sequence[Option]) -> Sequence[int]:
-    """Of many, a few from the fastest to the slowest."""
-    number = len(options)
-    return [int(each) for each in np.unique(np.linspace(0, number - 1, min(number, _SPACED)).astype(int))]
-
-
-def _best_of_all(best: JointPlan, choices: PlanChoices, aim: Aim) -> JointPlan | None:
-    """What the best change of all makes of a plan; None where none gains anything."""
-    moves = [
-        choices.whole({**best.taken, name: other})
-        for name, row in best.taken.items()
-        for other in range(len(choices.options[name]))
-        if other != row
-    ]
-    moves += choices.all_below(aim)
-    return _best_move(best, [move for move in moves if _is_allowed(move, best)], aim)
-
-
 def _is_allowed(move: JointPlan, now: JointPlan) -> bool:
     """No dearer per hour than is allowed, or than it is now."""
     most = move.of.limits.usd_per_hour
@@ -398,8 +379,8 @@ def _is_allowed(move: JointPlan, now: JointPlan) -> bool:
 
 
 @dataclass
-class _FewChanges:
-    """Of many experiments: those changes are looked at that may gain most by what they gained before.
+class _Changes:
+    """Those changes are looked at that may gain most by what they gained before.
 
     Once all were looked at, they are made one after the other as long as each still gains most of what it
     did then, before all are looked at again.
@@ -422,7 +403,7 @@ class _FewChanges:
         best = _best_move(now, below, self.aim)
         most = 0.0 if best is None else _rate(now, best, self.aim)
         for name in self.choices.deciding(now, self.aim):
-            for row in _spaced(self.choices.options[name]):
+            for row in self.choices.spaced(name):
                 if row == now.taken[name] or self.choices.gives_up:
                     continue
                 then, rate = self._look(now, name, row, 0.0)
