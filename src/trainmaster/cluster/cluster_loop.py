@@ -169,9 +169,10 @@ class ClusterLoop:
 
     @property
     def queued(self) -> list[str]:
-        """Why machines are not there yet that wait in their provider's queue."""
+        """Why machines are not there yet that wait in their provider's queue, or that others hold."""
         nodes = map(self._observed.node, [machine.id for machine in self.record.rented])
-        return [node.reason for node in nodes if node is not None and node.is_queued]
+        found = [node.reason for node in nodes if node is not None and node.is_queued]
+        return [*found, *filter(None, [self.record.held])]
 
     @property
     def fatal(self) -> Exception | None:
@@ -442,7 +443,9 @@ class ClusterLoop:
             scaling=replace(self.scaling), why_unpaid=self.why_unpaid,
         )  # fmt: skip
         self._record(decision.record)
-        waiting = self._outage.waiting_note(decision.waits, decision.retry_at, now)
+        waiting = ""
+        if decision.waits or not decision.record.held:  # else hosts are asked for again, and it waits on
+            waiting = self._outage.waiting_note(decision.waits, decision.retry_at, now)
         unpaid = decision.unpaid if self._unpaid_after != decision.record.asked else ""
         if unpaid:  # told once, until more is asked for
             self._unpaid_after = decision.record.asked

@@ -87,7 +87,7 @@ def decide_cluster(
 
 def _take_answers(decision: Decision, seen: Observation, now: float) -> None:
     """Requests that were answered, with machines or without."""
-    record = decision.record
+    record, held = decision.record, decision.record.held
     for token, ids in seen.rented.items():
         waiting = [m for m in record.live if m.token == token and not m.id]
         named = [replace(machine, id=node) for machine, node in zip(waiting, ids, strict=False)]
@@ -114,7 +114,8 @@ def _take_answers(decision: Decision, seen: Observation, now: float) -> None:
         places = (refusal.zones or (rental.zone,)) if rental.zone else ("",)
         failures = [_failure(rental, zone, now) for zone in places]
         record = replace(record, failures=(*record.failures, *failures))
-        decision.notes.append(f"no capacity for {len(waiting)} {rental.words}: {refusal.reason}")
+        if refusal.reason != held:
+            decision.notes.append(f"no capacity for {len(waiting)} {rental.words}: {refusal.reason}")
         if not rental.is_rented:
             record = _without_another(decision, record, seats)
     decision.record = record
@@ -461,7 +462,8 @@ def _ask(
     decision.record = record
     decision.act(ActionKind.RENT, token=token)
     decision.replaced |= {seat: rental for seat in seats if seat in decision.lost}
-    if new := [machine for machine in asked if machine.seat not in decision.lost]:
+    new = [machine for machine in asked if machine.seat not in decision.lost]
+    if new and not record.held:  # that they are asked for again and again is no news
         decision.notes.append(f"{len(new)} x {rental.words} for {_names(record, new)}")
 
 

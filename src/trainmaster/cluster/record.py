@@ -211,6 +211,18 @@ class ClusterRecord:
         """Machines that hold a seat and have a name."""
         return tuple(machine for machine in self.live if machine.id)
 
+    @property
+    def held(self) -> str:
+        """Why hosts of one's own are not there: others use them, or they do not answer; empty if some are.
+
+        It holds while they are asked for again, until some are given.
+        """
+        had = {machine.token for machine in self.machines if machine.id}
+        last = next((m for m in reversed(self.machines) if m.is_over or m.token in had), None)
+        if self.rented or last is None or last.token in had or last.rental.is_rented:
+            return ""
+        return last.reason
+
     def is_outgrown(self, machine: Machine) -> bool:
         """Whether its role has no such machines any more, as something ran out of memory on one.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from test_decide_cluster import NOW, node, plan, step
+from test_decide_cluster import NOW, node, plan, some, step
 
 from trainmaster.cluster.decision import Observation, Refusal, WaitLimits
 from trainmaster.cluster.record import ClusterRecord, ClusterState, new_record, resumed
@@ -109,3 +109,26 @@ def test_waiting_ends_once_no_other_place_would_do(*, was_asked: bool) -> None:
     first = step(new_record("run", plan(), "home"))
     refused = Observation(refusals={first.actions[0].token: Refusal(("us-a", "us-b"), "none")})
     assert step(first.record, refused, NOW, patience=limits).elsewhere, "also again, before waiting is over"
+
+
+def test_hosts_that_others_use_are_waited_for_until_some_are_given_and_anew_once_they_are_lost() -> None:
+    first = some()
+    assert not first.held
+    refused = step(first, Observation(refusals={"worker-0": Refusal((), "bob uses them")})).record
+    again = step(refused, now=NOW + 60)
+    assert (refused.held, again.record.held) == ("bob uses them", "bob uses them"), "also while asked again"
+    assert again.actions
+    (token,) = {machine.token for machine in again.record.live}
+    same, other = (
+        step(again.record, Observation(refusals={token: Refusal((), why)}), NOW + 61).notes
+        for why in ("bob uses them", "amy uses them")
+    )
+    assert (again.notes, same) == ([], []), "it was said when it began to wait"
+    assert other == ["no capacity for 3 host: amy uses them"]
+    given = step(again.record, Observation(rented={token: ("a", "b")}), NOW + 60).record
+    assert (len(given.rented), given.held) == (2, ""), "one is left out"
+    lost = given.changed(replace(m, is_over=True, reason="it is gone") for m in given.live)
+    assert lost.held == ""
+    rented = step(new_record("run", plan(), "home"))
+    none = Observation(refusals={rented.actions[0].token: Refusal(("us-a", "us-b"), "none")})
+    assert step(rented.record, none).record.held == "", "what is rented is waited for as its place says"

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from trainmaster.advisor.quote.interval import Interval
-from trainmaster.advisor.quote.quote import ClusterShape, ExperimentQuote, Quote, Rented
+from trainmaster.advisor.quote.quote import ClusterShape, ExperimentQuote, Quote, QuotedQueue, Rented
 from trainmaster.advisor.quote.unknown import quote_of_unknown
 from trainmaster.control.task.layout import Home
 from trainmaster.db import quote_requests as rows
@@ -80,7 +80,8 @@ def answer():
         "target": {"words": "train to acc >= 0.9: at step 640 (500 to never) of at most 1,000"},
     }
     total = {"time_s": interval, "cost_usd": cost, "end_usd": 0.25}
-    more = {"policy": "quote", "catalogue": "builtin", "as_of": "2026-11-01", "warnings": ["mind the gap"]}
+    more = {"policy": "quote", "catalogue": "builtin", "as_of": "2026-11-01", "queue": {"words": "2 h"}}
+    more["warnings"] = ["mind the gap", "waits before that 2 h; neither time nor cost have it"]
     return {**one, "experiments": {"train": one}, "total": total, **more}
 
 
@@ -323,16 +324,13 @@ def test_a_quote_is_a_picture_from_which_a_cluster_is_taken(state, browser):
     end = {"answer": json.dumps(answer()), "error": None}
     rows.end(state.service.database, rows.named(place.rpartition("/")[2]), 1e12, **end)
     page = browser.get(place).text
-    assert "refresh" not in page
-    assert "hx-get" not in page
+    assert not any(each in page for each in ("refresh", "hx-get", "neither time nor cost"))
     for text in (
-        'role="img"',
-        "50 min to 1 h 30 min",
-        "$1.00 to $2.50",
+        "9 of 10 such runs: 50 min to 1 h 30 min, $1.00 to $2.50.",
         "Limited by the &lt;network&gt;",
         "mind the gap",
+        "It waits before that 2 h.</p>",
         "<p>Train to acc &gt;= 0.9: at step 640 (500 to never) of at most 1,000.</p>",
-        "9 of 10 such runs",
         "would make this quote narrower",
         "quoted</span>, at most $2.75",
         "1 x p4.24xlarge",
@@ -564,7 +562,8 @@ def test_arguments_of_the_script_are_shown_also_to_teams(shared, tmp_path):
 def test_a_job_is_estimated_while_it_is_filled_in_also_where_nothing_is_known(tmp_path, monkeypatch):
     interval, dollars = Interval(60.0, 120.0, 240.0), Interval(0.01, 0.02, 0.05)
     seen = ExperimentQuote("train", ClusterShape(Rented("local", 1)), interval, dollars, measurements=1)
-    known = Quote({"train": seen}, interval, dollars, not_quoted={"last": "not measured yet"})
+    queue = QuotedQueue(holders="<a>")
+    known = Quote({"train": seen}, interval, dollars, not_quoted={"last": "not measured yet"}, queue=queue)
     with server(tmp_path, {"AWS_REGION": "us-east-1"}.items()) as state:
         app = make_app(state)
         add_pages(app)
@@ -588,6 +587,7 @@ def test_a_job_is_estimated_while_it_is_filled_in_also_where_nothing_is_known(tm
         monkeypatch.setattr(Quoter, "quote", lambda *_: known)
         assert said() == (
             "About 2 min and $0.02 without last; 9 of 10 such runs: 1 min to 4 min, $0.01 to $0.05. "
+            "It waits before that for hosts that others hold, nothing says how long (&lt;a&gt;). "
             "Not in it: last: not measured yet."
         )
         monkeypatch.setattr(Quoter, "quote", lambda *_: replace(known, time_s=None, cost_usd=None))

@@ -298,7 +298,8 @@ def waited_for(
     from trainmaster.advisor.market.phases import ClusterWait
 
     found, times, same = [], [], []
-    scheduled = capabilities_of(provider).queues
+    can_do = capabilities_of(provider)
+    scheduled = can_do.queues
     vcpus = {each.instance_type: each.vcpus for each in offers}
     for row in database.cluster_waits(provider):
         rental: dict[str, Any] = {}
@@ -306,7 +307,8 @@ def waited_for(
         its = ""
         with suppress(ValueError, TypeError, LookupError, AttributeError):
             data = json.loads(row["data"])
-            queued_s = _queued_s(data, row["waited_s"]) if scheduled else 0.0
+            if scheduled or not can_do.rents:  # hosts of one's own are asked for until others have ended
+                queued_s = _queued_s(data, row["waited_s"], "started_at" if scheduled else "asked_at")
             joined = [machine for machine in data.get("machines", ()) if machine.get("has_joined")]
             taken = [machine["rental"] for machine in joined]
             roles, plan = data["plan"]["roles"], data["plan"]["name"]
@@ -332,10 +334,10 @@ def waited_for(
     )
 
 
-def _queued_s(data: Mapping[str, Any], waited_s: float) -> float:
-    """What of the wait for a cluster was a queue: from asking until the last machine was there."""
+def _queued_s(data: Mapping[str, Any], waited_s: float, until: str) -> float:
+    """What of the wait for a cluster was a queue: from asking until that time of its last machine."""
     asked_at = data["asked_at"]
-    began = (each.get("started_at") or asked_at for each in data["machines"] if each.get("has_joined"))
+    began = (each.get(until) or asked_at for each in data["machines"] if each.get("has_joined"))
     return max((at - asked_at for at in began if 0 <= at - asked_at <= waited_s), default=0.0)
 
 

@@ -115,6 +115,19 @@ def test_a_wait_is_that_of_the_smallest_machine(database, monkeypatch):
     assert blind.offer == "lab:large"
 
 
+def test_a_wait_is_without_that_for_hosts_that_others_held(database, monkeypatch):
+    machines = [{"seat": "worker-0", "rental": {}, "is_over": True, "asked_at": at} for at in (5.0, 20.0)]
+    machines.append({**machines[0], "has_joined": True, "asked_at": 95.0, "started_at": 96.0})
+    data = json.dumps({"asked_at": 5.0, "machines": machines, "plan": {"name": "main", "roles": []}})
+    row = {"data": data, "waited_s": 92.0, "id": "calm.main"}
+    monkeypatch.setattr(database, "cluster_waits", lambda _: [row])
+    (own,), (queued,), (rented,) = (
+        waited_for(database, each, load=HomeLoad(0.0)) for each in ("hosts", "slurm", "lab")
+    )
+    assert (own.queued_s, queued.queued_s, rented.queued_s) == (90.0, 91.0, 0.0)
+    assert own.seconds == pytest.approx(2.0)
+
+
 def test_waits_with_another_engine_count_where_there_are_none_with_this_one(database, monkeypatch):
     rows = [
         {
