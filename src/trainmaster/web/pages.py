@@ -122,11 +122,12 @@ def add_pages(app: FastAPI) -> None:
 
 
 def _of_pages(of_page: _Handler, of_rest: _Handler) -> _Handler:
-    """Errors of pages are pages, those of REST are JSON."""
+    """Errors of pages are pages, those of REST are JSON, but to who has followed a link to a file."""
 
     async def handle(request: Request, error: Exception) -> Response:
         is_rest = request.url.path.startswith(("/api/", "/metrics", "/device/", "/healthz", "/static/"))
-        found: Response = await (of_rest if is_rest else of_page)(request, error)
+        is_seen = not is_rest or request.headers.get("sec-fetch-mode") == "navigate"
+        found: Response = await (of_page if is_seen else of_rest)(request, error)
         return found
 
     return handle

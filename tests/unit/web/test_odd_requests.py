@@ -12,6 +12,9 @@ import pytest
 from fastapi.dependencies.models import Dependant
 from test_pages import Site
 
+from trainmaster.service.runs.run_details import RunDetails
+from trainmaster.spec.errors import UsageError
+
 ODD = ("\x00", "9" * 23, "²", "inf", "a" * 5000, "../..", "9999999999d", "((", "0001-01-01", "nan")
 #: What is there; and what has no end, or is an app's.
 THERE = {"run": "digits-1", "experiment": "tune", "task": "0", "number": "0", "attempt": "1"}
@@ -93,3 +96,20 @@ def test_a_hidden_field_that_somebody_has_changed_is_named(site: Site, was: str)
         assert "Load this page again" in sent.text
     told = site.browser.post("/new/recipe", data=typed, headers={"hx-request": "true"}).json()
     assert "<li>was" in told["checked"]
+
+
+def test_who_has_followed_a_link_to_a_file_that_is_not_there_sees_a_page(site: Site) -> None:
+    path, clicked = "/api/v1/models/digits-1/tune/0.zip", {"sec-fetch-mode": "navigate"}
+    told, seen = site.browser.get(path), site.browser.get(path, headers=clicked)
+    assert told.headers["content-type"] == "application/problem+json"
+    assert (seen.status_code, "<h1>" in seen.text) == (told.status_code, True)
+    out = site.browser.get(path, headers={**clicked, "authorization": ""})
+    assert out.headers["location"].startswith("/login?next=%2Fapi%2Fv1%2Fmodels"), "then it is downloaded"
+
+
+def test_checkpoints_that_cannot_be_looked_for_are_not_said_to_be_none(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunDetails, "checkpoints", lambda _: (_ for _ in ()).throw(UsageError("no keys")))
+    page = site.page("/runs/digits-2/history")
+    assert ("no keys" in page, "None: " in page) == (True, False)
