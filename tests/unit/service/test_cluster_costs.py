@@ -356,14 +356,29 @@ def test_a_run_that_will_cost_more_is_told_with_another_cluster(tmp_path):
     assert "gives the machines back" in lines[0]
 
 
-def test_what_was_estimated_is_expected_of_the_phases_of_rented_machines(tmp_path):
-    """They were followed from the first look on, and the estimate was read later: no phase was late."""
+@pytest.mark.parametrize("is_one", [True, False])
+def test_what_was_estimated_is_expected_of_the_phases_of_rented_machines(tmp_path, is_one):
+    """They were followed from the first look on, and the estimate was read later: no phase was late.
+
+    Of a run of several experiments none was kept with its estimate.
+    """
     steps = {"steps": {"p5": 1, "p50": 2, "p95": 3}}
-    estimate = row("estimate", Interval(0, 0, 1), phases=steps)
-    lines = World(tmp_path, Store(estimate), steps=400).look(30, step_s=10.0, ready_s=2.0)
+    other = {} if is_one else {"next": {"steps": {"p5": 9, "p50": 10, "p95": 11}}}
+    estimate = row("estimate", Interval(0, 0, 1), phases={"main": steps, **other})
+    world = World(tmp_path, Store(estimate), steps=400)
+    more = [record(name, up=False) for name in other]
+    world.tracker._costs = RecordedClusterCosts("lab", lambda: [world.record, *more])
+    lines = world.look(30, step_s=10.0, ready_s=2.0)
     assert [line for line in lines if "late" in line] == [
         "main: steps are late: 6 s until now, expected were at most 3 s"
     ]
+
+
+def test_phases_that_were_kept_as_those_of_the_only_experiment_are_its_own():
+    steps = {"steps": {"p5": 1, "p50": 2, "p95": 3}}
+    old = {"kind": "estimate", "made_at": BEGAN}
+    data = {"time_s": LONG.as_dict(), "cost_usd": LONG.as_dict(), "phases": steps}
+    assert QuoteRecord.of_row({**old, "data": json.dumps(data)}).phases_of("main") == steps
 
 
 def test_both_are_told_when_both_are_passed(tmp_path):

@@ -29,7 +29,7 @@ class QuoteRecord:
         kind: ``estimate`` or ``binding``. made_at: Unix seconds. time_s, cost_usd: of the whole run.
         measurements: how many it rests on.
         other: another cluster that was worth a thought, in words; empty if none.
-        phases: p50 and p95 of each, in seconds; empty where they are not told.
+        phases: by experiment p5, p50 and p95 of each, in seconds; empty where they are not told.
     """
 
     kind: str
@@ -38,7 +38,7 @@ class QuoteRecord:
     cost_usd: Interval
     measurements: int = 0
     other: str = ""
-    phases: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    phases: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
 
     @classmethod
     def of_row(cls, row: RowMapping) -> QuoteRecord:
@@ -53,8 +53,12 @@ class QuoteRecord:
             Interval(**data["cost_usd"]),
             data.get("measurements", 0),
             data.get("other", ""),
-            data.get("phases", {}),
+            _by_experiment(data.get("phases", {})),
         )
+
+    def phases_of(self, experiment: str) -> Mapping[str, Mapping[str, float]]:
+        """Of one of its experiments."""
+        return self.phases.get(experiment) or self.phases.get("", {})
 
     def holds(self, time_s: float, cost_usd: float) -> bool:
         """True if neither is more than was promised: early and cheap is no miss."""
@@ -103,6 +107,11 @@ class QuoteRecord:
         }
         more = {name: value for name in ("other", "phases") if (value := getattr(self, name))}
         return json.dumps(data | more)
+
+
+def _by_experiment(phases: Mapping[str, Any]) -> Mapping[str, Any]:
+    """As they are kept now: once they were those of the only experiment."""
+    return {"": phases} if any("p50" in each for each in phases.values()) else phases
 
 
 def most_usd(p95_usd: float | None, recipe: Recipe | None) -> float | None:

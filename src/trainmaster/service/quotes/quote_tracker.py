@@ -246,11 +246,11 @@ class QuoteTracker:
             for cluster in self._costs.clusters():
                 for name in cluster.experiments:
                     found.setdefault(name, []).extend(self._costs.expected(cluster))
-        for spans in found.values():
-            if len(found) == 1 and self._estimate is not None:
+        for name, spans in found.items():
+            if self._estimate is not None:
                 spans += [
                     (phase, (span["p5"], span["p50"], span["p95"]))
-                    for phase, span in self._estimate.phases.items()
+                    for phase, span in self._estimate.phases_of(name).items()
                     if phase not in dict(spans)
                 ]
         return {name: [each for each in spans if each[1][2] > 0] for name, spans in found.items()}
@@ -554,8 +554,7 @@ class QuoteTracker:
                 return []
             why = partial(drift_words, run_state, progress, now)
             return self._danger.compare(self._binding, promise, self._other, why)
-        if len(watch.courses) == 1:
-            promise = replace(promise, phases=next(iter(watch.courses.values())).spans())
+        promise = replace(promise, phases={name: each.spans() for name, each in watch.courses.items()})
         return self._promise(promise, run_state, now)
 
     def _promise(self, found: QuoteRecord, run_state: RunState, now: float) -> list[Note]:

@@ -130,9 +130,10 @@ class RentalOffer:
         if quote is None or quote.time_s is None or quote.cost_usd is None or quote.not_quoted:
             return
         points = sum(one.measurements for one in quote.experiments.values())
-        phases: dict[str, dict[str, float]] = {}
-        if len(quote.experiments) == 1:
-            phases = {each.name: each.time_s.as_dict() for each in quote.main.phases}
+        phases = {
+            name: {each.name: each.time_s.as_dict() for each in one.phases}
+            for name, one in quote.experiments.items()
+        }
         promise = QuoteRecord("estimate", now, quote.time_s, quote.cost_usd, points, _other(quote), phases)
         database.add_quote(NewQuoteRow(run, None, promise.kind, now, promise.as_json()))
 
