@@ -37,6 +37,12 @@ _TIMEOUT_S = 300.0
 
 _CONTROL = "tests/unit/control"
 _CLUSTERS = "tests/unit/cluster"
+_DECIDE_CLUSTER = [
+    f"{_CLUSTERS}/test_decide_cluster.py",
+    f"{_CLUSTERS}/test_cluster_simulation.py",
+    f"{_CLUSTERS}/test_cluster_loop.py",
+    f"{_CLUSTERS}/test_cluster_leases.py",
+]
 #: Of runs, by module: its tests, the quick and telling ones first.
 _RUNS = {
     "control/decide/task.py": [
@@ -50,12 +56,8 @@ _RUNS = {
         f"{_CONTROL}/test_decide_task.py",
         f"{_CONTROL}/test_simulation.py",
     ],
-    "cluster/decide_cluster.py": [
-        f"{_CLUSTERS}/test_decide_cluster.py",
-        f"{_CLUSTERS}/test_cluster_simulation.py",
-        f"{_CLUSTERS}/test_cluster_loop.py",
-        f"{_CLUSTERS}/test_cluster_leases.py",
-    ],
+    "cluster/decide_cluster.py": _DECIDE_CLUSTER,
+    "cluster/decide_requests.py": _DECIDE_CLUSTER,
     "control/decide/budget.py": [
         f"{_CONTROL}/test_budget.py",
         f"{_CONTROL}/test_saving_money.py",

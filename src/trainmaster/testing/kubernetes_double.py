@@ -13,7 +13,6 @@ import os
 import secrets
 import shutil
 import signal
-import subprocess
 import tempfile
 import threading
 import time
@@ -22,7 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.providers.kubernetes.manifests import amount_of
+from trainmaster.testing.kubernetes_pod import UNREACHABLE, DoublePod, written_time
 from trainmaster.testing.private_server import START_TIMEOUT_S, PrivateServer, free_ports
 
 if TYPE_CHECKING:
@@ -33,15 +32,8 @@ _PODS: Final = "/api/v1/namespaces/{space}/pods"
 _READ_BYTES: Final = 1 << 15
 #: A node that is silent for so long is not ready (40 in Kubernetes, as long in `PrivateKubernetes`).
 _SILENT_S: Final = 20.0
-#: Pods stay on a node that is unreachable for so long, unless they say otherwise.
-_TOLERATED_S: Final = 300.0
 #: Pods of a node that is deleted are deleted after so long.
 _ORPHANED_S: Final = 40.0
-_UNREACHABLE: Final = "node.kubernetes.io/unreachable"
-
-
-def _time(at: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
 
 
 class _Refused(Exception):  # noqa: N818 - an answer
@@ -54,116 +46,6 @@ class _Refused(Exception):  # noqa: N818 - an answer
 
         told = {"kind": "Status", "status": "Failure", "message": self.message, "reason": self.reason}
         return JSONResponse(told | {"code": self.status}, self.status)
-
-
-class _Pod:
-    """One, and the process that is its first."""
-
-    def __init__(self, told: dict[str, Any], number: int, root: Path) -> None:
-        self.told, self.number = told, number
-        self.directory = root / told["metadata"]["uid"]
-        self.process: subprocess.Popen[bytes] | None = None
-        self.init = 0
-        self.kill_at: float | None = None
-
-    @property
-    def needs(self) -> dict[str, float]:
-        (container,) = self.told["spec"]["containers"]
-        requests = (container.get("resources") or {}).get("requests") or {}
-        return {key: amount_of(str(value)) for key, value in requests.items()}
-
-    @property
-    def node(self) -> str:
-        return str(self.told["spec"].get("nodeName", ""))
-
-    @property
-    def tolerated_s(self) -> float:
-        """So long it stays on a node that is unreachable."""
-        found = [each for each in self.told["spec"].get("tolerations", ()) if each["key"] == _UNREACHABLE]
-        return float(found[0]["tolerationSeconds"]) if found else _TOLERATED_S
-
-    @property
-    def is_over(self) -> bool:
-        return self.told["status"]["phase"] in ("Succeeded", "Failed")
-
-    def start(self) -> None:
-        (container,) = self.told["spec"]["containers"]
-        self.directory.mkdir()
-        words = [*container.get("command", ()), *container.get("args", ())]
-        words = [each.replace("$$", "$") for each in words]  # as Kubernetes does
-        if os.geteuid() == 0:
-            mounts = [f"mount -t tmpfs tmpfs {each}" for each in self._places()]
-            name = self.told["metadata"]["name"][:63]
-            script = " && ".join(
-                [f"hostname {name}", *(f"mkdir -p {each}" for each in self._places()), *mounts, 'exec "$@"']
-            )
-            words = [
-                "unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc",
-                "sh", "-c", script, "sh", *words,
-            ]  # fmt: skip
-        else:
-            words = [each.replace("/run/trainmaster", str(self.directory)) for each in words]
-        with (self.directory / "log").open("wb") as log:
-            self.process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/",
-                env={**os.environ, **self._environ()},
-            )  # fmt: skip
-        self.told["status"] |= {
-            "phase": "Running",
-            "podIP": f"127.1.{self.number // 250}.{self.number % 250 + 1}",
-            "startTime": _time(time.time()),
-            "containerStatuses": [{"name": container["name"], "state": {"running": {}}}],
-        }
-
-    def _environ(self) -> dict[str, str]:
-        """Of its container: annotations, as they are now."""
-        (container,) = self.told["spec"]["containers"]
-        found = {}
-        for each in container.get("env", ()):
-            if path := ((each.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath"):
-                key = path.removeprefix("metadata.annotations['").removesuffix("']")
-                found[each["name"]] = self.told["metadata"]["annotations"].get(key, "")
-        return found
-
-    def _places(self) -> list[str]:
-        """Directories of its own: hostPath volumes are where they are."""
-        (container,) = self.told["spec"]["containers"]
-        own = {each["name"] for each in self.told["spec"].get("volumes", ()) if "emptyDir" in each}
-        mounts = [each["mountPath"] for each in container.get("volumeMounts", ()) if each["name"] in own]
-        return [*(each for each in mounts if each != "/dev/shm"), "/var/tmp"]  # noqa: S108 - of the pod
-
-    def first(self) -> int:
-        """Number of its first process, as this machine has it."""
-        assert self.process is not None
-        if os.geteuid() != 0:
-            return self.process.pid
-        deadline = time.monotonic() + 10
-        while not self.init and time.monotonic() < deadline:
-            children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                self.init = int(children.read_text().split()[0])
-        return self.init
-
-    def look(self) -> None:
-        """Its end, if it has ended."""
-        if self.process is None or self.is_over or self.process.poll() is None:
-            if self.kill_at is not None and self.process is not None and time.time() >= self.kill_at:
-                self.kill()
-            return
-        code = self.process.returncode
-        code = 128 - code if code < 0 else code
-        self.told["status"]["phase"] = "Failed" if code else "Succeeded"
-        ended = {"exitCode": code, "finishedAt": _time(time.time())}
-        self.told["status"]["containerStatuses"][0]["state"] = {"terminated": ended}
-
-    def kill(self) -> None:
-        if self.process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            if os.geteuid() == 0 and self.init:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(self.init, signal.SIGKILL)
-            self.process.wait()
 
 
 class KubernetesDouble(PrivateServer):
@@ -187,7 +69,7 @@ class KubernetesDouble(PrivateServer):
         self._events: list[dict[str, Any]] = []
         (self.port,) = free_ports(1)
         self._root = Path(tempfile.mkdtemp(prefix="tm-k8s-"))
-        self._pods: dict[tuple[str, str], _Pod] = {}
+        self._pods: dict[tuple[str, str], DoublePod] = {}
         self._lock = threading.RLock()
         self._number = 0
         self._over = threading.Event()
@@ -327,7 +209,7 @@ class KubernetesDouble(PrivateServer):
                         del self._pods[key]
                 self._schedule()
 
-    def _on(self, node: str) -> list[_Pod]:
+    def _on(self, node: str) -> list[DoublePod]:
         return [pod for pod in self._pods.values() if pod.node == node and pod.process is not None]
 
     def _is_lost(self, node: str) -> bool:
@@ -370,7 +252,7 @@ class KubernetesDouble(PrivateServer):
                 there = len(self._nodes) - len(self._removed)
                 words = [f"{len(used)} Insufficient {lacking}"] if used else []
                 if lost := there - len(used):
-                    words += [f"{lost} node(s) had taint {{{_UNREACHABLE}: }}, that the pod didn't tolerate"]
+                    words += [f"{lost} node(s) had taint {{{UNREACHABLE}: }}, that the pod didn't tolerate"]
                 message = f"0/{there} nodes are available: {', '.join(words)}."
                 conditions = [
                     {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
@@ -389,7 +271,7 @@ class KubernetesDouble(PrivateServer):
                 grace_s = float(pod.told["spec"].get("terminationGracePeriodSeconds", 30))
             kill_at = time.time() + grace_s
             pod.kill_at = min(pod.kill_at or kill_at, kill_at)
-            pod.told["metadata"]["deletionTimestamp"] = _time(pod.kill_at)
+            pod.told["metadata"]["deletionTimestamp"] = written_time(pod.kill_at)
             if pod.node in self._silent and not grace_s:
                 del self._pods[space, name]
             if pod.process is not None and pod.process.poll() is None and (first := pod.first()):
@@ -409,16 +291,16 @@ class KubernetesDouble(PrivateServer):
                     f"limited: pods={self.pod_limit}",
                 )  # fmt: skip
             told["metadata"] |= {
-                "namespace": space, "uid": uuid.uuid4().hex, "creationTimestamp": _time(time.time()),
+                "namespace": space, "uid": uuid.uuid4().hex, "creationTimestamp": written_time(time.time()),
             }  # fmt: skip
             told["status"] = {"phase": "Pending"}
             if not is_dry:
                 self._number += 1
-                self._pods[space, name] = _Pod(told, self._number, self._root)
+                self._pods[space, name] = DoublePod(told, self._number, self._root)
                 self._schedule()
             return told
 
-    def _found(self, space: str, name: str) -> _Pod:
+    def _found(self, space: str, name: str) -> DoublePod:
         pod = self._pods.get((space, name))
         if pod is None:
             raise _Refused(404, "NotFound", f'pods "{name}" not found')
@@ -426,7 +308,7 @@ class KubernetesDouble(PrivateServer):
             pod.look()
         return pod
 
-    def _reached(self, space: str, name: str) -> _Pod:
+    def _reached(self, space: str, name: str) -> DoublePod:
         """One whose kubelet answers."""
         pod = self._found(space, name)
         if pod.node in self._silent:

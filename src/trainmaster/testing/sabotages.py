@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from trainmaster.artifacts import AlreadyPublished, CheckpointSeries, checkpoints, delete, publishing
 from trainmaster.artifacts.owner import Owner
-from trainmaster.cluster import decide_cluster
+from trainmaster.cluster import decide_cluster, decide_requests
 from trainmaster.cluster.cluster_executor import ClusterExecutor
 from trainmaster.cluster.cluster_loop import ClusterLoop
 from trainmaster.cluster.node_files import direct_store
@@ -75,7 +75,7 @@ def _leases_need_the_provider() -> Iterator[None]:
 
 @contextmanager
 def _credentials_are_fatal() -> Iterator[None]:
-    take = decide_cluster._take_answers
+    take = decide_requests.take_answers
 
     def strict(decision: Any, seen: Any, now: float) -> None:  # noqa: ANN401
         take(decision, seen, now)
@@ -83,7 +83,7 @@ def _credentials_are_fatal() -> Iterator[None]:
         if final:
             decision.fatal = final[0].reason
 
-    with patch.object(decide_cluster, "_take_answers", strict):
+    with patch.object(decide_cluster, "take_answers", strict):
         yield
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.control.task.gangs import may_resize
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.db import Database, NewQuoteRow, Note
-from trainmaster.service.quotes.history import History, MeasuredNow, TaskLengths
+from trainmaster.service.quotes.measured_now import MeasuredNow, TaskLengths
 from trainmaster.service.quotes.quote_danger import QuoteDanger, drift_words, missing_key
 from trainmaster.service.quotes.quote_record import QuoteRecord, cap_words, most_usd, told, told_in_full
 from trainmaster.service.quotes.run_place import RunPlace
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from trainmaster.executors.base import Capacity
     from trainmaster.service.cluster_costs import ClusterCosts
     from trainmaster.service.quotes.forecast_inputs import Forecast
+    from trainmaster.service.quotes.history import History
     from trainmaster.service.quotes.phase_watch import PhaseWatch
 
 #: Forecasts of a run with a quote: so often, or each tenth of what it takes.
@@ -185,7 +186,7 @@ class QuoteTracker:
         if not self._begun:
             self._begin()
             self._next_at = now + _LOOK_SOON_S
-            if not self._estimated and any(map(self._is_known, run_state.experiments)):
+            if not self._estimated and any(map(self._lengths.is_known, run_state.experiments)):
                 self._think("estimate", run_state, progress, now)
             return lines
         for task in run_state.live_tasks():
@@ -211,7 +212,8 @@ class QuoteTracker:
         elif self._is_time(run_state, progress, now):
             self._think("binding", run_state, progress, now)
         elif now >= self._forecast_at and all(
-            self._is_known(each.name) or each.state is State.DONE for each in run_state.experiments.values()
+            self._lengths.is_known(each.name) or each.state is State.DONE
+            for each in run_state.experiments.values()
         ):
             self._forecast_at = now + _FORECAST_SOON_S
             self._think("forecast", run_state, progress, now)
@@ -346,7 +348,7 @@ class QuoteTracker:
         for name, experiment in run_state.experiments.items():
             if experiment.state is State.DONE:
                 continue
-            if not self._is_known(name):
+            if not self._lengths.is_known(name):
                 return False
             if not self._is_measured(experiment, progress, now):
                 return False
@@ -406,7 +408,7 @@ class QuoteTracker:
         names = [name for name in run_state.experiments if name not in self._lengths.endless]
         marks = ("estimate: ", "no estimate: ")
         is_told = self._estimated or any(each.startswith(marks) for each in self._told_before)
-        if is_told or not names or any(map(self._is_known, names)):
+        if is_told or not names or any(map(self._lengths.is_known, names)):
             return []
         seen = [each for each in others_s() if each > took_s]
         if not seen:
@@ -434,7 +436,7 @@ class QuoteTracker:
             )
             # It may begin as slowly as earlier versions of it did.
             after_s = SHOWN_AFTER_S + (max(m.startup_s for m in similar) if by_kin else 0.0)
-            if now - task.started_at < after_s or (self._is_known(name) and not by_kin):
+            if now - task.started_at < after_s or (self._lengths.is_known(name) and not by_kin):
                 continue
             what = f"the quote of {name} is by earlier versions alone" if by_kin else f"no quote for {name}"
             has_length = name not in self._lengths.unknown
@@ -442,15 +444,6 @@ class QuoteTracker:
                 self._warned.add(name)
                 lines.append(Note(f"warning: {what}: {do}"))
         return [each for each in lines if each.message not in self._told_before]
-
-    def _is_known(self, name: str) -> bool:
-        """True if there is something to quote an experiment by; what has no end is not quoted."""
-        if name in self._lengths.endless:
-            return False
-        same, similar = self._known.of(name)
-        if name in self._lengths.unknown:
-            return any(each.duration_s is not None for each in same or similar)
-        return bool(same or similar)
 
     # --- thinking --------------------------------------------------------------------------------
 

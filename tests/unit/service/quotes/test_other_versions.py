@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from trainmaster.advisor.model.measurement import Measurement, Point
-from trainmaster.service.quotes.history import MeasuredNow
 from trainmaster.service.quotes.job_numbers import borrowed, borrowing_spread, in_one_unit
+from trainmaster.service.quotes.measured_now import MeasuredNow
 from trainmaster.spec import Strategy
 
 

@@ -21,7 +21,8 @@ from trainmaster.executors.base import Capacity
 from trainmaster.executors.telemetry.usage import SAMPLES_FILE
 from trainmaster.service.apps.rented_notebook import rented_notebook_recipe
 from trainmaster.service.quotes.fingerprint import Fingerprint
-from trainmaster.service.quotes.history import History, MeasuredNow
+from trainmaster.service.quotes.history import History
+from trainmaster.service.quotes.measured_now import MeasuredNow
 from trainmaster.service.quotes.quote_record import QuoteRecord, quote_summary, record_outcomes
 from trainmaster.service.quotes.quote_tracker import QuoteTracker
 from trainmaster.service.quotes.steadiness import TrainingProgress, is_upset, share_done

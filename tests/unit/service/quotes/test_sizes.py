@@ -11,7 +11,7 @@ from trainmaster.advisor.model.devices import Device
 from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.control.task.gangs import may_resize, resized
 from trainmaster.providers import load_catalogue
-from trainmaster.service.quotes.history import MeasuredNow
+from trainmaster.service.quotes.measured_now import MeasuredNow
 from trainmaster.service.quotes.sizes import outlooks
 from trainmaster.service.quotes.worker_counts import with_workers
 from trainmaster.spec import Experiment, Recipe, Strategy
