@@ -319,9 +319,13 @@ class Experiment(Noun):
 
     def side_by_side(self, seed: int) -> int:
         """How many of its tasks could run at the same time: the others begin from what these have left."""
-        if self.search is not None and self.search.generations is not None and self.search.population:
-            return self.search.population
-        return len(self.tasks(seed))
+        return self.generation or len(self.tasks(seed))
+
+    @property
+    def generation(self) -> int | None:
+        """So many tasks begin when all before them are over; None: they wait for no others."""
+        search = self.search
+        return None if search is None or search.generations is None else search.population
 
     def first_tasks(self, seed: int) -> int:
         """How many tasks it has at first: more only if it is a service."""

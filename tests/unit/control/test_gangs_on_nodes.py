@@ -89,6 +89,7 @@ SERVED = {"strategy": "ps-sync", "workers": 2, "parameter_servers": 1}
         (2, PAIR, {"cpus": 2}, [(3, 0), (3, 0), (3, 0)], 6, 1),
         (2, PAIR, {"gpus": 4, "cpus": 8}, [(8, 4), (8, 4)], 16, 4),
         (4, FOUR_ON_TWO, {"cpus": 4}, [(4, 0)] * 4, 16, 2),
+        (2, {"workers": 3, "per_node": 2}, {}, [(6, 0), (6, 0)], 12, 4),
         (2, SERVED, {}, [(4, 0), (4, 0)], 8, 2),
         (2, {"workers": 20}, {}, [(8, 0), (8, 0)], 20, 1),  # it could never start otherwise
     ],
@@ -114,6 +115,7 @@ def test_how_far_an_experiment_spreads_on_nodes(workers, distributed, hardware, 
         (5, PAIR, {}, 8, 0, 4, 2),
         (2, FOUR_ON_TWO, {}, 8, 0, 4, 1),
         (4, FOUR_ON_TWO, {"gpus": 2}, 16, 4, 8, 1),
+        (4, {"workers": 3, "per_node": 2}, {}, 6, 0, 6, 2),
         (4, SERVED, {}, 8, 0, 8, 2),  # with a chief
         (1, {"workers": 20}, {}, 8, 0, 20, 1),
     ],

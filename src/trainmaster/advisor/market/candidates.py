@@ -66,8 +66,12 @@ class Candidates(Frame):
         slots: int | None,
         hosts: int | None = None,
         pairs: Pairs | None = None,
+        gpus: int = 0,
     ) -> Candidates:
         """All of them.
+
+        As many tasks run at the same time as the machines have slots and GPUs for; fewer are candidates, too:
+        memory may hold no more.
 
         Args:
             workload: what is to be done.
@@ -76,14 +80,20 @@ class Candidates(Frame):
             slots: processes that run at once on the user's own machine; None where nodes are rented.
             hosts: how many machines the user has; None where nodes are rented.
             pairs: of workers' and servers' machines; None for all that are in one place.
+            gpus: of the user's own machine; 0 if it is not known.
         """
         workers = np.array(sorted(workload.lengths), dtype=float)
         lengths = [workload.lengths[int(n)] for n in workers]
-        at_once = np.array([g for g in _AT_ONCE if g < workload.tasks] + [workload.tasks], dtype=float)
-        if workload.machines is not None:  # as many tasks as they have room for
+        most = workload.side_by_side
+        at_once = np.array([g for g in _AT_ONCE if g < most] + [most], dtype=float)
+        if workload.machines is not None or slots is not None:  # as many tasks as they have room for
             at_once = at_once[-1:]
         if pairs is None:
             pairs = Pairs.all_of(machines, servers if workload.servers else servers[:0])
+        is_gang = workload.servers > 0 or max(workload.lengths) > 1
+        fills = np.zeros(len(at_once), dtype=bool)  # with as many tasks as the machines have room for
+        if slots is None and not is_gang:
+            at_once, fills = np.tile(at_once, 2), np.repeat([False, True], len(at_once))
         pair, n, g = (
             axis.ravel()
             for axis in np.meshgrid(np.arange(len(pairs)), np.arange(len(workers)), at_once, indexing="ij")
@@ -92,12 +102,11 @@ class Candidates(Frame):
         k, s = pairs.machine[pair], pairs.server[pair]
         per_node = machines.per_node[k]
         if slots is not None:  # one machine that is there already
-            members = (workers[n] + workload.servers + workload.chief) * g * workload.slots_per_member
             nodes, total, helpers = np.ones(len(k)), np.ones(len(k)), np.zeros(len(k))
-            most_at_once = np.minimum(slots, workload.spread or slots)
-            must = (g == 1) & (workers[n] == workers.min())
-            good = must | ((members <= slots) & (g <= most_at_once))
-        elif workload.servers > 0 or max(workload.lengths) > 1:  # gangs
+            fitting, members = _at_once_here(workload, workers[n], slots, gpus)
+            g = np.clip(fitting, 1, most)
+            good = (workers[n] == workers.min()) | (members <= slots)
+        elif is_gang:
             nodes = np.ceil(workers[n] / per_node)
             total = nodes * g
             helpers = np.full(len(k), float(workload.servers if len(servers) else 0)) * g
@@ -111,13 +120,15 @@ class Candidates(Frame):
                 good &= (total <= workload.spread) | (g == 1)
         else:  # single processes, several on a node
             nodes = np.ones(len(k))
-            total = np.ceil(g / per_node)
+            total = np.minimum(np.ceil(g / per_node), min(workload.spread or MOST_NODES, hosts or MOST_NODES))
+            room = np.minimum(total * per_node, most)
+            g = np.where(np.tile(fills, len(g) // len(fills)), room, np.minimum(g, room))
             helpers = np.zeros(len(k))
-            good = total <= min(workload.spread or MOST_NODES, hosts or MOST_NODES)
+            good = np.zeros(len(k), dtype=bool)
+            good[np.unique(np.column_stack([pair, n, total, g]), axis=0, return_index=True)[1]] = True
         if workload.machines is not None and slots is None:
-            is_gang = workload.servers > 0 or max(workload.lengths) > 1
             gangs = np.floor(workload.machines / nodes) * (1 if is_gang else per_node)
-            g = np.clip(gangs, 1, workload.tasks)
+            g = np.clip(gangs, 1, most)
             helpers = helpers / np.maximum(at_once[0], 1) * g
             total, good = np.maximum(workload.machines, nodes), np.ones(len(k), dtype=bool)
         price = machines.price[k] * total
@@ -137,3 +148,19 @@ class Candidates(Frame):
             price=price,
         )
         return found[good]
+
+
+def _at_once_here(workload: Workload, workers: Floats, slots: int, gpus: int) -> tuple[Floats, Floats]:
+    """(m,) tasks of so many workers that run at the same time on the user's own machine; slots of one.
+
+    As `control.task.gangs.tasks_here` has it for the run itself.
+    """
+    members = (workers + workload.servers + workload.chief) * workload.slots_per_member
+    found = np.floor(slots / members)
+    on_node = np.minimum(workload.members_on_node, workers)
+    if workload.spread is not None:
+        found = np.minimum(found, np.floor(workload.spread / np.ceil(workers / on_node)))
+    wanted = workers * ((workload.hardware.gpus or 0) // workload.members_on_node)
+    if gpus and wanted.any():
+        found = np.minimum(found, np.floor(gpus / np.maximum(wanted, 1)))
+    return found, members

@@ -17,6 +17,7 @@ from trainmaster.spec.processor_limit import check_processor_limit
 
 if TYPE_CHECKING:
     from trainmaster.advisor.model.measurement import ObservedCurve
+    from trainmaster.advisor.model.shapes import Floats
     from trainmaster.advisor.model.target_steps import TargetBelief
     from trainmaster.spec.task_space import TaskSpace
     from trainmaster.spec.until import Until
@@ -80,6 +81,7 @@ class Workload:
         is_warm: its machines are there, an earlier run has kept them. stays: they are kept afterwards.
         adapts: another machine may take the place of one that becomes slow.
         sizes: `task_numbers` of its tasks; empty where they are alike, or not known before.
+        generation: so many tasks begin when all before them are over; None: tasks wait for no others.
         until: what ends its tasks early. target: what is believed of when; None where nothing is known.
     """
 
@@ -110,6 +112,7 @@ class Workload:
     target: TargetBelief | None = None
     machines: int | None = None
     sizes: tuple[Mapping[str, float], ...] = ()
+    generation: int | None = None
 
     @classmethod
     def of(cls, experiment: Experiment, seed: int, max_workers: int | None = None) -> Workload:
@@ -154,6 +157,7 @@ class Workload:
             adapts=experiment.adapt,
             until=experiment.ends_at,
             sizes=tuple(_sizes(experiment.tasks(seed))),
+            generation=experiment.generation,
         )
 
     def aimed(self, curves: Sequence[ObservedCurve]) -> Workload:
@@ -190,10 +194,26 @@ class Workload:
         return each if each is None or self.sync is Strategy.PS_ASYNC else float(each * workers)
 
     @property
+    def side_by_side(self) -> int:
+        """How many tasks could run at the same time."""
+        return min(self.tasks, self.generation or self.tasks)
+
+    def waves(self, at_once: Floats | float) -> Floats:
+        """How many tasks each place is given, one after the other, where so many run at the same time."""
+        import numpy as np
+
+        whole = np.ceil(self.side_by_side / np.asarray(at_once, dtype=float))
+        return np.asarray(np.ceil(self.tasks / self.side_by_side) * whole)
+
+    @property
+    def members_on_node(self) -> int:
+        """Workers that share what ``hardware`` says of a machine."""
+        return self.per_node or (self.hardware.gpu_count if max(self.lengths, default=1) > 1 else 1) or 1
+
+    @property
     def slots_per_member(self) -> int:
         """Slots of the user's own machine that one process takes: its share of what a machine must have."""
-        shared = self.per_node or (self.hardware.gpu_count if max(self.lengths, default=1) > 1 else 1) or 1
-        return max(1, (self.hardware.cpus or 1) // shared)
+        return max(1, (self.hardware.cpus or 1) // self.members_on_node)
 
     @property
     def has_length(self) -> bool:

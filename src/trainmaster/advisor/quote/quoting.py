@@ -155,7 +155,9 @@ class _Asked:
             end_s=limits.end_s,
         )
         drawing = TimingByType.of(timing)
-        candidates = Candidates.of(workload, machines, servers, supply.slots, supply.hosts, pairs)
+        candidates = Candidates.of(
+            workload, machines, servers, supply.slots, supply.hosts, pairs, supply.gpus
+        )
         candidates, notes = that_fit(candidates, drawing, limits)
         notes = (
             *left_aside(workload, supply),
@@ -434,7 +436,7 @@ def _target(timing: Timing, one: Candidates) -> QuotedTarget | None:
 def _bottleneck(timing: Timing, one: Candidates, time_s: float) -> str:
     known = timing.knowledge
     training = float(np.median(timing.training_s(one)))
-    share = training * math.ceil(timing.workload.tasks / float(one.at_once[0])) / max(time_s, 1e-9)
+    share = training * float(timing.workload.waves(one.at_once)[0]) / max(time_s, 1e-9)
     if known.model is None:
         tasks, at_once = timing.workload.tasks, int(one.at_once[0])
         return f"the tasks themselves: {tasks}, {at_once} at a time" if tasks > 1 else "the task itself"

@@ -87,13 +87,13 @@ class Supply:
 
     Attributes:
         catalogue: offers. own_machine: it is the user's machine, where it was measured.
-        slots: processes that run at once on it; None where nodes are rented.
+        slots: processes that run at once on it; None where nodes are rented. gpus: that it has; 0: unknown.
         server_types: that parameter servers may have; empty leaves it open.
         waited: what earlier runs waited for machines. gave_back_s: what giving them back took.
         data_leaves: models and checkpoints are kept outside of the cloud that is rented.
         arch: processors that the code is known to run on, as in `Offer`; empty is any.
         hosts: how many machines the user has, all alike; a memory of 1 byte is not known. None where nodes
-            are rented, or there is one machine only.
+            are rented, or there is one machine only. are_whole: they do not say how many processes they take.
         shares: of what the offers say; None: all of it.
         servers_apart: parameter servers have machines of their own, also where the recipe does not say which.
         extras: what is rented with every machine.
@@ -102,12 +102,14 @@ class Supply:
     catalogue: Catalogue
     own_machine: bool = False
     slots: int | None = None
+    gpus: int = 0
     server_types: tuple[str, ...] = ()
     waited: tuple[ClusterWait, ...] = ()
     gave_back_s: tuple[float, ...] = ()
     data_leaves: bool = False
     arch: str = ""
     hosts: int | None = None
+    are_whole: bool = False
     shares: Shares | None = None
     servers_apart: bool = True
     extras: Extras = field(default_factory=Extras)
@@ -214,16 +216,18 @@ def per_node_of(workload: Workload, offers: Catalogue, supply: Supply) -> Floats
     hardware = workload.hardware
     if workload.per_node is not None:
         return np.full(len(offers), float(workload.per_node))
+    is_gang = max(workload.lengths) > 1 or workload.servers > 0
+    room = np.floor(columns.vcpus / workload.slots_per_member)  # for single processes
+    room = np.ones(len(offers)) if supply.are_whole else np.clip(room, 1.0, float(workload.tasks))
     if hardware.gpu_count:
         fixed = hardware.fixed_gpus
-        if hardware.gpus is not None and max(workload.lengths) == 1:
-            taken = columns.accelerators if fixed is None else max(fixed, 1)
-            return np.maximum(np.floor(columns.accelerators / taken), 1.0)
+        if max(workload.lengths) == 1:
+            takes_all = fixed is None and hardware.gpus is not None
+            taken = columns.accelerators if takes_all else hardware.gpu_count
+            return np.maximum(np.minimum(np.floor(columns.accelerators / taken), room), 1.0)
         share = float(fixed) if fixed is not None else columns.accelerators
         return np.maximum(np.full(len(offers), share) if isinstance(share, float) else share, 1.0)
-    if max(workload.lengths) == 1 and not workload.servers:  # as many as it has slots for
-        return np.clip(np.floor(columns.vcpus / workload.slots_per_member), 1.0, float(workload.tasks))
-    return np.ones(len(offers))
+    return np.ones(len(offers)) if is_gang else room
 
 
 def in_one_region(

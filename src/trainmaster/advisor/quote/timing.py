@@ -428,7 +428,7 @@ class Timing:
 
     def _waves(self, some: Candidates) -> Floats:
         """(m,) how many tasks each place is given, one after the other."""
-        return np.ceil(self.workload.tasks / some.at_once)
+        return self.workload.waves(some.at_once)
 
     def shapes(self, some: Candidates) -> Shapes:
         """The candidates as the step-time model sees them."""

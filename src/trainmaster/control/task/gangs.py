@@ -175,38 +175,39 @@ def slots_on_nodes(experiment: Experiment, nodes: Sequence[NodeSize]) -> int:
 def tasks_here(experiment: Experiment, capacity: Capacity) -> int:
     """How many tasks of an experiment run on this machine at the same time, at most.
 
+    One at least, as one that wants more gets what is there.
+
     Args:
         experiment: of the recipe.
         capacity: what the run may use of this machine.
     """
     slots = min(slots_here(experiment, capacity.slots), capacity.team_slots or capacity.slots)
-    return _at_once(experiment, [(slots, len(capacity.gpus))], is_here=True)
+    most, gpus = slots // slots_of(experiment), len(capacity.gpus)
+    need = sum(gpus_of(experiment, role, is_here=True) for role, _ in member_names(experiment))
+    return max(1, min(most, gpus // need) if need and gpus else most)
 
 
 def tasks_on_nodes(experiment: Experiment, nodes: Sequence[NodeSize]) -> int:
     """How many tasks of an experiment run on nodes at the same time, at most.
 
+    One at least, as one that wants more gets what is there.
+
     Args:
         experiment: of the recipe.
         nodes: slots and GPUs of each node; where a place does not say its GPUs, 0.
     """
-    return _at_once(experiment, _largest_nodes(experiment, nodes), is_here=False)
-
-
-def _largest_nodes(experiment: Experiment, nodes: Sequence[NodeSize]) -> Sequence[NodeSize]:
-    return nodes if experiment.workers is None else sorted(nodes)[-experiment.workers :]
-
-
-def _at_once(experiment: Experiment, nodes: Sequence[NodeSize], *, is_here: bool) -> int:
-    """Tasks that nodes have slots and GPUs for; one at least, as one that wants more gets what is there."""
-    share = min(max(1, workers_per_node(experiment)), _worker_count(experiment))
-    need = share * slots_per_member(experiment)
-    need_gpus = share * gpus_of(experiment, "worker", is_here=is_here)
+    nodes, workers = _largest_nodes(experiment, nodes), _worker_count(experiment)
+    share = min(max(1, workers_per_node(experiment)), workers)
+    need, need_gpus = share * slots_per_member(experiment), share * gpus_of(experiment, "worker")
     shares = sum(
         min(slots // need, gpus // need_gpus if need_gpus and gpus else slots) for slots, gpus in nodes
     )
     by_slots = sum(slots for slots, _ in nodes) // slots_of(experiment)
-    return max(1, min(shares // _gang_nodes(experiment), by_slots))
+    return max(1, min(shares * share // workers, by_slots))
+
+
+def _largest_nodes(experiment: Experiment, nodes: Sequence[NodeSize]) -> Sequence[NodeSize]:
+    return nodes if experiment.workers is None else sorted(nodes)[-experiment.workers :]
 
 
 def _worker_count(experiment: Experiment) -> int:

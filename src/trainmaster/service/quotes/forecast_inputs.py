@@ -327,7 +327,7 @@ def forecast_inputs(
                 raise NotKnown(name)
             points += learnt.points
             timing = own_timing(workload, learnt, here, room, 100 * number)
-            at_once = min(at_once, workload.tasks)
+            at_once = min(at_once, workload.side_by_side)
             nodes = 1 if rented is None else rented.nodes(experiment)
             one = own_cluster(timing, room, min(workload.lengths), at_once, nodes)
             left[name] = remaining_s(timing, one, how_far)
@@ -461,7 +461,7 @@ def _in_places(
             come_s = wait.median * np.exp(wait.spread * normal(2 * i + 1))
         room = max(sum(each.slots for each in clusters), slots_of(experiment))
         timing = own_timing(workload, learnt, here, room, 100 * number + i)
-        at_once = min(tasks_in(experiment, clusters), workload.tasks)
+        at_once = min(tasks_in(experiment, clusters), workload.side_by_side)
         nodes = gang_nodes(experiment, clusters[0].nodes, clusters[0].gpus)
         one = own_cluster(timing, room, min(workload.lengths), at_once, nodes)
         # What is nowhere that is known counts with the first one.

@@ -491,9 +491,11 @@ class Quoter:
         from trainmaster.providers.aws.settings import USUAL_EXTRAS
 
         own = catalogue_is_own(catalogue)
-        slots = None
+        slots, gpus = None, 0
         if own:
-            slots = max([detect_capacity().cores, *(slots_of(e) for e in recipe.experiments.values())])
+            machine = detect_capacity()
+            slots = max([machine.cores, *(slots_of(e) for e in recipe.experiments.values())])
+            gpus = len(machine.gpus)
         arch = own_arch()
         local_store = self._service.home.store_url.startswith("file:")
         candidate_offers = self._candidate_offers if options.catalogue is None else None
@@ -509,12 +511,14 @@ class Quoter:
             catalogue,
             own,
             slots,
+            gpus,
             types_in(options.parameter_server),
             waited,
             gave_back_s,
             data_leaves=local_store and not own,
             arch=arch,
             hosts=len(candidate_offers.hosts) if candidate_offers and candidate_offers.hosts else None,
+            are_whole=not all(host.slots for host in (candidate_offers and candidate_offers.hosts) or ()),
             shares=candidate_offers.shares if candidate_offers else None,
             servers_apart=options.catalogue is not None or options.parameter_server is not None,
             extras=candidate_offers.extras if candidate_offers else USUAL_EXTRAS,
