@@ -6,9 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.cli.watching import task_text
+from trainmaster.control.decide.effects import Policy
 from trainmaster.control.measure.measuring import trace_of
 from trainmaster.control.measure.progress import TaskProgress
-from trainmaster.control.notes.task_notes import MISSED_AFTER_S, UntilNotes
+from trainmaster.control.notes.task_notes import MISSED_AFTER_S, MetricNotes
 from trainmaster.control.task.layout import AttemptPlace
 from trainmaster.spec import read_recipe
 
@@ -222,7 +223,7 @@ def test_until_holds_at_the_first_line_that_says_so_whatever_comes_after(tmp_pat
 
 def test_a_metric_of_until_that_never_comes_is_told_once(tmp_path):
     progress, say = start(tmp_path, until="acc >= 0.9")
-    notes = UntilNotes({"main": progress.until, "other": None})
+    notes = MetricNotes({"main": Policy(until=progress.until), "other": Policy()})
     say("step 1 accuracy 0.5")
     progress.update(100.0)
     of_run = {("main", 0): progress}
@@ -230,6 +231,18 @@ def test_a_metric_of_until_that_never_comes_is_told_once(tmp_path):
     (note,) = notes.look(of_run, 100.0 + MISSED_AFTER_S)
     assert "acc is not reported; reported are accuracy, step so far" in note.message
     assert notes.look(of_run, 1000.0) == []
+
+
+def test_a_metric_of_a_search_that_never_comes_is_told_once_before_the_task_has_ended(tmp_path):
+    progress, say = start(tmp_path)
+    wrong, right = (MetricNotes({"main": Policy(searched=name)}) for name in ("acuracy", "accuracy"))
+    say("step 1 accuracy 0.5")
+    progress.update(100.0)
+    of_run = {("main", 0): progress}
+    assert wrong.look(of_run, 100.0) == right.look(of_run, 100.0) == []
+    (note,) = wrong.look(of_run, 100.0 + MISSED_AFTER_S)
+    assert "reported are accuracy, step; did you mean accuracy? A task that ends without" in note.message
+    assert wrong.look(of_run, 1000.0) == right.look(of_run, 1000.0) == []
 
 
 def test_how_long_it_reports_nothing_is_known(tmp_path):

@@ -107,6 +107,7 @@ class Policy:
         helpers: members that only serve the others: how they end says nothing about the task.
         timeout_name: what the timeout is, for who is told that it has passed.
         until: what ends the training early.
+        searched: the metric that its search looks at; empty without one.
         memory_bytes: that its machine was asked for; None for any.
         silence_s: after so long without a sign of work an attempt is stopped; None for never.
     """
@@ -120,6 +121,7 @@ class Policy:
     until: Until | None = None
     memory_bytes: int | None = None
     silence_s: float | None = None
+    searched: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from trainmaster.control.loop.surroundings import (
     RunRecords,
     Watcher,
 )
-from trainmaster.control.notes.task_notes import JobNotes, SilenceNotes, UntilNotes
+from trainmaster.control.notes.task_notes import JobNotes, MetricNotes, SilenceNotes
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.dataclass import dataclass, field
 from trainmaster.db import Change, Lease, Note
@@ -143,7 +143,7 @@ class Controller:
         """Nothing is known of any attempt yet."""
         self.jobs = self.actions.jobs
         self._notes = JobNotes(self.saving)
-        self._until_notes = UntilNotes({name: policy.until for name, policy in self.policies.items()})
+        self._metric_notes = MetricNotes(self.policies)
         experiments = self.run_state.experiments
         ends = {name: it for name, it in self.policies.items() if not experiments[name].serves}
         self._silence_notes = SilenceNotes(ends)
@@ -201,7 +201,7 @@ class Controller:
             turn = reconcile(self.run_state, self._look, self.policies, self.actions.columns, wanted, now)
             turn.changes += self._progress_changes(now)
             turn.changes += self._notes.look(self.run_state, self.jobs, self._checkpoint_at, now)
-            turn.changes += self._until_notes.look(self._progress, now)
+            turn.changes += self._metric_notes.look(self._progress, now)
             turn.changes += self._silence_notes.look(self._progress)
             if self.silence is not None:
                 turn.changes += self.silence.look(self.run_state, self.jobs.pending, now)

@@ -201,6 +201,7 @@ def load_policies(recipe: Recipe) -> dict[str, Policy]:
             until=experiment.ends_at,
             memory_bytes=experiment.hardware.memory_bytes,
             silence_s=experiment.silence_s,
+            searched="" if experiment.search is None else experiment.search.metric,
         )
         for name, experiment in recipe.experiments.items()
     }

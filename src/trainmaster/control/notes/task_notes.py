@@ -1,4 +1,4 @@
-"""Notes about tasks that go on: jobs that fail, an `until` that nothing reports, silences."""
+"""Notes about tasks that go on: jobs that fail, metrics that nothing reports, silences."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from trainmaster.control.loop.run_state import RunState, Task
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.dataclass import dataclass
 from trainmaster.db import Note
+from trainmaster.spec.node import nearest
 from trainmaster.spec.states import State
 from trainmaster.spec.units import dollars, format_duration
-from trainmaster.spec.until import Until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,7 @@ AGAIN_S: Final = 180.0
 NEWS_S: Final = 60.0
 #: Saving that takes longer is told: nothing else is heard of the task meanwhile.
 LONG_S: Final = 15.0
-#: So long a task may report other things before its `until` metric is missed: evaluations are rare.
+#: So long a task may report other things before a metric is missed: evaluations are rare.
 MISSED_AFTER_S: Final = 60.0
 #: So long without a sign of work is told, where the recipe has no `silence`.
 TOLD_AFTER_S: Final = 600.0
@@ -134,30 +134,40 @@ def _job_of(task: Task, jobs: Mapping[EffectKind, Job]) -> Job | None:
             return jobs.get(EffectKind.KEEP) or jobs.get(EffectKind.RECOVER) or jobs.get(EffectKind.SAVE)
 
 
-class UntilNotes:
-    """Notes about `until` while tasks run; how they ended tells the rest.
+class MetricNotes:
+    """Notes about what `until` and `search` look at while tasks run; how they ended tells the rest.
 
     Args:
-        untils: by experiment.
+        policies: by experiment.
     """
 
-    def __init__(self, untils: Mapping[str, Until | None]) -> None:
-        self._untils = {name: until for name, until in untils.items() if until is not None}
+    def __init__(self, policies: Mapping[str, Policy]) -> None:
+        self._untils = {name: it.until for name, it in policies.items() if it.until is not None}
+        self._searched = {name: it.searched for name, it in policies.items() if it.searched}
         self._since: dict[tuple[str, int], float] = {}
 
     def look(self, progress: Mapping[tuple[str, int], TaskProgress], now: float) -> list[Note]:
         """What is new; nothing of an experiment one of whose tasks has reported the metric."""
         notes = []
         for key, found in progress.items():
-            name, until = key[0], self._untils.get(key[0])
-            if until is None or not found.metrics:
+            name, metrics = key[0], found.metrics
+            if not metrics:
                 continue
-            if until.metric in found.metrics:
+            is_missed = now - self._since.setdefault(key, now) >= MISSED_AFTER_S
+            until, searched = self._untils.get(name), self._searched.get(name)
+            if until is not None and (is_missed or until.metric in metrics):
                 del self._untils[name]
-            elif now - self._since.setdefault(key, now) >= MISSED_AFTER_S:
-                del self._untils[name]
-                words = f"{until.missed(found.metrics)} so far. Nothing ends this training early"
-                notes.append(Note(f"warning: {words}", name, key[1]))
+                if until.metric not in metrics:
+                    words = f"{until.missed(metrics)} so far. Nothing ends this training early"
+                    notes.append(Note(f"warning: {words}", name, key[1]))
+            if searched and (is_missed or searched in metrics):
+                del self._searched[name]
+                if searched not in metrics:
+                    near = nearest(searched, list(metrics))
+                    words = f"{searched}, which `search` looks at, is not reported so far; reported are "
+                    words += ", ".join(sorted(metrics)[:10]) + (f"; did you mean {near}?" if near else ".")
+                    words += " A task that ends without it has failed"
+                    notes.append(Note(f"warning: {words}", name, key[1]))
         return notes
 
 
