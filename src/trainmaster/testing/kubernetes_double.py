@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 #: The token that is taken.
 _PODS: Final = "/api/v1/namespaces/{space}/pods"
+_METHODS: Final = ("GET", "POST", "PATCH", "DELETE")
 _READ_BYTES: Final = 1 << 15
 #: A node that is silent for so long is not ready (40 in Kubernetes, as long in `PrivateKubernetes`).
 _SILENT_S: Final = 20.0
@@ -205,9 +206,14 @@ class KubernetesDouble(PrivateServer):
                     if pod.node in self._silent:
                         continue  # its kubelet does not tell what became of it
                     pod.look()
-                    if "deletionTimestamp" in pod.told["metadata"] and (pod.is_over or pod.process is None):
+                    about, is_over = pod.told["metadata"], pod.is_over or pod.process is None
+                    if "deletionTimestamp" in about and is_over and not about.get("finalizers"):
                         del self._pods[key]
+                self._control()
                 self._schedule()
+
+    def _control(self) -> None:
+        """What others do who look after pods."""
 
     def _on(self, node: str) -> list[DoublePod]:
         return [pod for pod in self._pods.values() if pod.node == node and pod.process is not None]
@@ -240,6 +246,11 @@ class KubernetesDouble(PrivateServer):
     def _schedule(self) -> None:
         for pod in self._pods.values():
             if pod.process is not None or pod.is_over or "deletionTimestamp" in pod.told["metadata"]:
+                continue
+            if pod.told["spec"].get("schedulingGates"):
+                gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+                gated["message"] = "Scheduling is blocked due to non-empty scheduling gates"
+                pod.told["status"]["conditions"] = [gated]
                 continue
             lacking = "nvidia.com/gpu" if pod.needs.get("nvidia.com/gpu") else "cpu"
             used = {
@@ -338,9 +349,11 @@ class KubernetesDouble(PrivateServer):
             case "GET", ["pods", name, "log"]:
                 return (self._reached(space, name).directory / "log").read_text(errors="replace")
             case "PATCH", ["pods", name]:
-                pod = self._found(space, name).told
-                pod["metadata"].setdefault("annotations", {}).update(body["metadata"]["annotations"])
-                return pod
+                about = self._found(space, name).told["metadata"]
+                about.setdefault("annotations", {}).update(body["metadata"].get("annotations", {}))
+                gone = body["metadata"].get("$deleteFromPrimitiveList/finalizers", ())
+                about["finalizers"] = [each for each in about.get("finalizers", ()) if each not in gone]
+                return self._found(space, name).told
             case "DELETE", ["pods", name]:
                 grace = query.get("gracePeriodSeconds")
                 self._delete(space, name, None if grace is None else float(grace))
@@ -393,10 +406,9 @@ class KubernetesDouble(PrivateServer):
             routes=[
                 Route("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review, methods=["POST"]),
                 WebSocketRoute(_PODS + "/{name}/exec", self._exec),
-                Route(
-                    "/api/v1/namespaces/{space}/{rest:path}",
-                    route,
-                    methods=["GET", "POST", "PATCH", "DELETE"],
+                *(
+                    Route(f"{api}/namespaces/{{space}}/{{rest:path}}", route, methods=_METHODS)
+                    for api in ("/api/v1", "/apis/{group}/{version}")
                 ),
             ]
         )

@@ -10,6 +10,7 @@ import pytest
 
 from trainmaster.providers.base import NodeRequest, NodeState
 from trainmaster.providers.kubernetes.answers import pod_of_answer, words_of
+from trainmaster.providers.kubernetes.kueue import QueueGroup
 from trainmaster.providers.kubernetes.manifests import needs_of, pod_names, pod_of
 from trainmaster.providers.kubernetes.settings import KUBERNETES, KubernetesSettings
 from trainmaster.spec.errors import RecipeError, UsageError
@@ -151,9 +152,8 @@ def test_a_pod_has_all_that_the_settings_say(tmp_path: Path) -> None:
     """And of those beside it how many there are, for Kueue."""
     worker = NodeRequest("worker", 2, "gpu", token="w", disk_bytes=10)
     worker = replace(worker, beside=(NodeRequest("ps", 1, "gpu", token="p"),))
-    told = pod_of(
-        settings(tmp_path), "home", "run-train", worker, pod_names("home", "run-train", worker)[0], "5"
-    )
+    name, group = pod_names("home", "run-train", worker)[0], QueueGroup("tm-1", 3)
+    told = pod_of(settings(tmp_path), "home", "run-train", worker, name, "5", group)
     spec, about = told["spec"], told["metadata"]
     (container,) = spec["containers"]
     amounts = {

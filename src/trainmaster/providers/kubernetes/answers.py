@@ -9,6 +9,8 @@ from typing import Any, Final
 from trainmaster.dataclass import dataclass
 from trainmaster.providers.base import NodeState
 from trainmaster.providers.examining import Finding, driver_finding, unseen_drivers
+from trainmaster.providers.kubernetes import kueue
+from trainmaster.providers.kubernetes.kueue import CountedPod
 from trainmaster.providers.kubernetes.manifests import ENDS, HOME, OF, TOKEN, UNTIL, amount_of
 from trainmaster.spec.states import Overuse
 from trainmaster.transport.kubernetes.exec_process import CONTAINER
@@ -36,6 +38,7 @@ class Pod:
         is_leaving: somebody has deleted it, and it ends.
         is_held: ours has ended, and what was put beside it has not.
         overused: see `Node`.
+        counted: as Kueue counts it.
     """
 
     name: str
@@ -54,6 +57,7 @@ class Pod:
     is_leaving: bool = False
     is_held: bool = False
     overused: Overuse | None = None
+    counted: CountedPod | None = None
 
 
 def pod_of_answer(told: Mapping[str, Any], now: float) -> Pod:
@@ -66,7 +70,8 @@ def pod_of_answer(told: Mapping[str, Any], now: float) -> Pod:
     about, spec, status = told["metadata"], told.get("spec") or {}, told.get("status") or {}
     notes = about.get("annotations") or {}
     leaves_at = time_of(about.get("deletionTimestamp"))
-    state, reason = _state(status, leaves_at, now)
+    counted = kueue.counted(told)
+    state, reason = kueue.state_of(counted, told, *_state(status, leaves_at, now))
     ended = time_of((_container(status).get("terminated") or {}).get("finishedAt"))
     return Pod(
         name=str(about["name"]),
@@ -85,6 +90,7 @@ def pod_of_answer(told: Mapping[str, Any], now: float) -> Pod:
         is_leaving=bool(leaves_at),
         is_held=status.get("phase") == "Running" and 0 < ended < now - _GONE_S,
         overused=_overused(status) if state is NodeState.GONE else None,
+        counted=counted,
     )
 
 
@@ -126,6 +132,23 @@ def short_quotas(quotas: Sequence[Mapping[str, Any]], needed: Mapping[str, float
                 words = f"quota {name} allows {hard} of {what}, {used} are used, and {want:g} are needed"
                 found.append((words, want > limit))
     return found
+
+
+def queue_findings(queues: Sequence[Mapping[str, Any]] | None, queue: str, whose: str) -> list[Finding]:
+    """Whether there is the queue of the settings, and how many wait in it.
+
+    >>> queues = [{"metadata": {"name": "gpus"}, "status": {"pendingWorkloads": 2}}]
+    >>> [each.found for name in ("gpus", "gpu") for each in queue_findings(queues, name, "n")]
+    ['n: 2 wait in queue gpus of Kueue', 'n: Kueue has no queue gpu; it has gpus']
+    """
+    if queues is None:
+        return [Finding("queue", f"{whose}: the queues of Kueue may not be listed with these rights")]
+    found = {str(each["metadata"]["name"]): each.get("status") or {} for each in queues}
+    if queue in found:
+        waiting = int(found[queue].get("pendingWorkloads") or 0)
+        return [Finding("queue", f"{whose}: {waiting} wait in queue {queue} of Kueue")]
+    words = f"{whose}: Kueue has no queue {queue}; it has {', '.join(sorted(found)) or 'none'}"
+    return [Finding("queue", words, ok=False, advice="Name one of these as `queue`.")]
 
 
 def network_findings(policies: Sequence[Mapping[str, Any]] | None, whose: str) -> list[Finding]:
@@ -202,7 +225,9 @@ def _state(status: Mapping[str, Any], leaves_at: float, now: float) -> tuple[Nod
     phase, container = status.get("phase"), _container(status)
     conditions = {str(each.get("type")): each for each in status.get("conditions") or ()}
     said = " ".join(str(status.get("message") or "").split())
-    why = str((conditions.get("DisruptionTarget") or {}).get("message") or said)
+    # Kueue's condition, if it has one: it says who has taken the quota.
+    ending = conditions.get("TerminationTarget") or conditions.get("DisruptionTarget") or {}
+    why = str(ending.get("message") or said)
     if phase in ("Succeeded", "Failed") or "terminated" in container:
         ended = container.get("terminated") or {}
         words = _end(str(status.get("reason") or ""), said, ended, _overused(status))

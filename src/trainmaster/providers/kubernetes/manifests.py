@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from trainmaster.providers.base import BOOT_S, CLOCKS_DIFFER_S, NodeRequest
 from trainmaster.providers.dead_man_switch import LEASE_FUNCTIONS
+from trainmaster.providers.kubernetes import kueue
+from trainmaster.providers.kubernetes.kueue import QueueGroup
 from trainmaster.providers.kubernetes.settings import KubernetesMachine, KubernetesSettings
 from trainmaster.spec.private_files import short_digest
 from trainmaster.transport.kubernetes.exec_process import CONTAINER
@@ -72,7 +74,13 @@ def pod_names(home: str, cluster: str, request: NodeRequest) -> list[str]:
 
 
 def pod_of(
-    settings: KubernetesSettings, home: str, cluster: str, request: NodeRequest, name: str, until: str
+    settings: KubernetesSettings,
+    home: str,
+    cluster: str,
+    request: NodeRequest,
+    name: str,
+    until: str,
+    group: QueueGroup | None = None,
 ) -> dict[str, Any]:
     """The manifest of one pod.
 
@@ -83,6 +91,7 @@ def pod_of(
         request: that it answers.
         name: as `pod_names` has it.
         until: Unix seconds until which it is wanted.
+        group: that it is of, where pods are queued.
 
     Raises:
         UsageError: the settings have no such machine.
@@ -96,13 +105,8 @@ def pod_of(
     }
     annotations = {OF: cluster, TOKEN: request.token, UNTIL: until, "linkerd.io/inject": "disabled"}
     if settings.queue:  # all of them or none is its business
-        labels["kueue.x-k8s.io/queue-name"] = settings.queue
-        labels["kueue.x-k8s.io/pod-group-name"] = (
-            f"tm-{short_digest(f'{home} {cluster} {request.together[0].token}')}"
-        )
-        annotations["kueue.x-k8s.io/pod-group-total-count"] = str(
-            sum(each.count for each in request.together)
-        )
+        for own, more in zip((labels, annotations), kueue.labels(settings.queue, group), strict=True):
+            own |= more
     volumes = [_volume(number, where, what) for number, (where, what) in enumerate(settings.volumes.items())]
     shm: dict[str, Any] = {"medium": "Memory"}
     if settings.shm_bytes:

@@ -23,8 +23,9 @@ from trainmaster.providers.base import (
 )
 from trainmaster.providers.cluster_ledger import AskedMachines, KnownCluster, KnownMachine
 from trainmaster.providers.examining import Finding, clock_finding, found_by, room_finding
-from trainmaster.providers.kubernetes import answers, manifests
+from trainmaster.providers.kubernetes import answers, kueue, manifests
 from trainmaster.providers.kubernetes.answers import Pod
+from trainmaster.providers.kubernetes.kueue import QueueGroup
 from trainmaster.providers.kubernetes.settings import KUBERNETES, KubernetesSettings
 from trainmaster.providers.ledger_provider import LedgerProvider, ListedMachine, check_requests
 from trainmaster.providers.own_settings import shown_variable
@@ -55,6 +56,7 @@ _LOOK_S: Final = 0.2
 _OVERUSED: Final = "overused"
 #: A user in a pod is known by a number, of which nothing need be known.
 _USER: Final = "pod"
+_STRATEGIC: Final = "application/strategic-merge-patch+json"
 _HINT: Final = "Look with `kubectl get pods` what there is, delete what is unused, and remove the file."
 _POLICIES: Final = "/apis/networking.k8s.io/v1/namespaces/NAMESPACE/networkpolicies"
 #: What must be allowed: verb, resource, subresource.
@@ -170,12 +172,16 @@ class KubernetesProvider(LedgerProvider):
         for request in requests:
             self._settings.machine(request.instance_type)
         self._check_rights()
+        for each in self._queue_findings():
+            if not each.ok:
+                raise UsageError(each.found, each.advice)
         notes = self._quota_notes(requests)
         for request in requests:
             name = manifests.pod_names(self._home, "preflight", request)[0]
             try:
-                body = self._pod("preflight", request, name, "0")
-                self._api.call("POST", "pods", body, query={"dryRun": "All"})
+                body = self._new_pod("preflight", request, name, "0")
+                told = self._api.call("POST", "pods", body, query={"dryRun": "All"})
+                self._check_queued(told)
             except KubeRefusedError as refused:
                 if not refused.is_quota:
                     raise self._refused(refused, request) from None
@@ -199,9 +205,25 @@ class KubernetesProvider(LedgerProvider):
             for what, hard in (status.get("hard") or {}).items():
                 used = manifests.amount_of(str((status.get("used") or {}).get(what, "0")))
                 found.append(room_finding(what, used, manifests.amount_of(str(hard)), space))
+        found += self._queue_findings()
         found += answers.network_findings(listed[_POLICIES], space)
         found.append(clock_finding(self._api.clock.ahead_s, self._api.login.server))
         return found + answers.node_findings(listed["/api/v1/nodes"], builds)
+
+    def _queue_findings(self) -> list[Finding]:
+        if not self._settings.queue:
+            return []
+        lists = (self._listed(path) for path in kueue.QUEUES)
+        queues = next((each for each in lists if each is not None), None)
+        return answers.queue_findings(queues, self._settings.queue, f"namespace {self._api.namespace}")
+
+    def _check_queued(self, told: Mapping[str, Any]) -> None:
+        """Refuse a queue without a Kueue: pods would have nodes one by one."""
+        if self._settings.queue and not kueue.is_gated(told):
+            raise UsageError(
+                f"Kueue does not queue pods of namespace {self._api.namespace!r}",
+                f"Leave out `queue` in {self._settings.file}, or ask for Kueue with its integration `pod`.",
+            )
 
     def _listed(self, path: str) -> list[dict[str, Any]] | None:
         """What there is; None for what may not be seen."""
@@ -240,13 +262,27 @@ class KubernetesProvider(LedgerProvider):
     def dry_run(self, cluster: str, requests: Sequence[NodeRequest]) -> list[dict[str, Any]]:
         """See `Provider`: the pods."""
         return [
-            planned(self.name, "create pod", self._pod(cluster, request, name, "${lease.Until}"))
+            planned(self.name, "create pod", self._new_pod(cluster, request, name, "${lease.Until}"))
             for request in requests
             for name in manifests.pod_names(self._home, cluster, request)
         ]
 
-    def _pod(self, cluster: str, request: NodeRequest, name: str, until: str) -> dict[str, Any]:
-        return manifests.pod_of(self._settings, self._home, cluster, request, name, until)
+    def _new_pod(self, cluster: str, request: NodeRequest, name: str, until: str) -> dict[str, Any]:
+        """One that replaces none."""
+        return self._pod(cluster, request, name, until, self._group(KnownCluster(cluster), request))
+
+    def _pod(
+        self, cluster: str, request: NodeRequest, name: str, until: str, group: QueueGroup | None
+    ) -> dict[str, Any]:
+        return manifests.pod_of(self._settings, self._home, cluster, request, name, until, group)
+
+    def _group(
+        self, known: KnownCluster, request: NodeRequest, there: Iterable[Pod] = ()
+    ) -> QueueGroup | None:
+        if not self._settings.queue:
+            return None
+        pods = {each.name: each.counted for each in there if each.counted}
+        return kueue.group_of(self._home, known, request.together, pods)
 
     # --- asking for it -------------------------------------------------------------------------------------
 
@@ -266,15 +302,17 @@ class KubernetesProvider(LedgerProvider):
         """See `LedgerProvider`. It does not wait for nodes: machines that have none are STARTING."""
         cluster, known = known.cluster, replace(known, about={"place": self._place})
         tokens = tuple(each.token for each in group)
+        queued = self._group(known, request, self._pods(cluster)) if self._settings.queue else None
         for each in group:
             asked = AskedMachines.of(each, manifests.pod_names(self._home, cluster, each))
-            known = known.with_requests(replace(asked, group=tokens))
+            about = queued.about if queued else {}
+            known = known.with_requests(replace(asked, group=tokens, about=about))
         self._memory.put(known)
         until = str(round(self._clock() + request.lease_s))
         try:
             for each in group:
                 for name in known.asked[each.token].machines:
-                    self._create(cluster, each, name, until)
+                    self._create(name, self._pod(cluster, each, name, until, queued))
             if self._settings.wait_s < _AT_ONCE_S and not self._settings.queue:
                 self._await_nodes(cluster, tokens)
         except (KubeRefusedError, NoCapacityError) as error:
@@ -288,9 +326,8 @@ class KubernetesProvider(LedgerProvider):
         made_now = (replace(known.asked[token], is_made=True) for token in tokens)
         self._memory.put(known.with_requests(*made_now))
 
-    def _create(self, cluster: str, request: NodeRequest, name: str, until: str) -> None:
+    def _create(self, name: str, body: Mapping[str, Any]) -> None:
         """One pod; it may be there already, or still go."""
-        body = self._pod(cluster, request, name, until)
         for _ in range(round(_GOING_S / _LOOK_S)):
             try:
                 self._api.call("POST", "pods", body)
@@ -349,6 +386,7 @@ class KubernetesProvider(LedgerProvider):
         listed = {each.name: each for each in self._pods(known.cluster)}
         given_up = self._given_up(known, listed)
         self._delete(each.name for each in listed.values() if each.is_held and not each.is_leaving)
+        self._let_go(each.name for each in listed.values() if each.counted and each.counted.is_kept)
         seen = dict[str, ListedMachine]()
         for asked, name, machine in known.left:
             if asked.is_made or name in listed:  # else it is about to be asked for
@@ -359,9 +397,13 @@ class KubernetesProvider(LedgerProvider):
 
     def _given_up(self, known: KnownCluster, listed: Mapping[str, Pod]) -> dict[str, str]:
         """Requests some of whose pods have had no node for too long, and why; these are deleted."""
-        if self._settings.queue:  # it waits as long as Kueue says
-            return {}
         found: dict[str, str] = {}
+        if self._settings.queue:  # it waits as long as Kueue says
+            pods = {each.name: each.counted for each in listed.values() if each.counted}
+            for asked in kueue.overtaken(self._home, known, pods):
+                found[asked.token] = "it takes the place of a machine that has ended, in the queue of Kueue"
+                self._delete(asked.machines)
+            return found
         there = self._api.clock.now()
         for asked in known.asked.values():
             for pod in (listed[name] for name in asked.machines if name in listed):
@@ -453,6 +495,14 @@ class KubernetesProvider(LedgerProvider):
         for name in names:
             with gone_is_fine():
                 self._api.call("DELETE", f"pods/{name}", query={"gracePeriodSeconds": _RELEASE_S})
+            if self._settings.queue:
+                self._let_go([name])
+
+    def _let_go(self, names: Iterable[str]) -> None:
+        """Kueue keeps deleted pods of a group until all have ended, and those without a node for ever."""
+        for name in names:
+            with gone_is_fine():
+                self._api.call("PATCH", f"pods/{name}", kueue.LET_GO, kind=_STRATEGIC)
 
     def reap(self, known: Sequence[str]) -> list[str]:
         """See `Provider`. What is written on pods says whose they are, and until when they are wanted."""
