@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from clusters import lab
 from common import machine, options, spread
 
-from trainmaster.cluster.cluster_loop import BOOT_LOOK_S
+from trainmaster.cluster.provider_looks import BOOT_LOOK_S
 from trainmaster.providers.base import NodeRequest, NodeState, ProviderPlace
 from trainmaster.providers.im.client import ImClient, ImRefusedError
 from trainmaster.providers.im.credentials import ImCredentials, read_credentials

@@ -13,7 +13,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -26,6 +26,7 @@ from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_provisioner import NodeProvisioner, key_of, words
 from trainmaster.cluster.node_watch import NodeWatch
 from trainmaster.cluster.observed import Formation, ObservedCluster
+from trainmaster.cluster.provider_looks import LOOK_S, ProviderLooks
 from trainmaster.cluster.provider_outage import AWAY_S, ProviderOutage
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine, marked_slow, swapped
 from trainmaster.cluster.renting.growth import grown
@@ -39,17 +40,6 @@ from trainmaster.spec.errors import LeaseLostError, ProviderError, TrainmasterEr
 log = logging.getLogger(__name__)
 
 _TICK_S: Final = 0.25
-#: How often a provider is asked for its machines: a cloud's API, and hosts that are logged in to.
-_LOOK_S: Final = 2.0
-#: While all of them are there and answer: a cloud's API counts what an account asks, and all runs share that.
-_STEADY_LOOK_S: Final = 5.0
-#: While a machine boots: its time is paid for.
-BOOT_LOOK_S: Final = 1.0
-#: While all that is missing waits in a queue that others use, too: this part of how long it has waited.
-_QUEUE_SHARE: Final = 0.1
-_QUEUE_LOOK_S: Final = 30.0
-#: One that has not answered for a while is asked more rarely.
-_LOOK_AGAIN_S: Final = 10.0
 _CLOSE_S: Final = 10.0
 #: What is still done to a cluster that cannot be had as a whole.
 _LETS_GO: Final = frozenset({ActionKind.DROP, ActionKind.DRAIN, ActionKind.GIVE_BACK})
@@ -123,8 +113,7 @@ class ClusterLoop:
         self._slow: queue.SimpleQueue[Callable[[ClusterRecord], ClusterRecord]] = queue.SimpleQueue()
         self._outage = ProviderOutage(record.plan.name, record.provider)
         # A site's own scheduler tells shortly before it takes machines back.
-        self._steady_s = _LOOK_S if capabilities_of(record.provider).queues else _STEADY_LOOK_S
-        self._look_at = self._looked_at = self._queued_at = float("-inf")
+        self._looks = ProviderLooks(is_queue=capabilities_of(record.provider).queues)
         self._is_look_stale = False
         self._decide_at = 0.0
         self._thread: threading.Thread | None = None
@@ -242,8 +231,8 @@ class ClusterLoop:
             return
         now = self._clock()
         self._observed.nodes, self._observed.is_told, self._observed.told_at = nodes, True, now
-        self._look_at = now + _LOOK_S
-        self._watch.renewed(now + _LOOK_S - self._provisioner.lease_s / RENEWALS)
+        self._looks.in_a_moment(now)
+        self._watch.renewed(now + LOOK_S - self._provisioner.lease_s / RENEWALS)
 
     def want(self) -> None:
         """Experiments of it run: it must have its machines."""
@@ -461,14 +450,15 @@ class ClusterLoop:
 
     def _take(self, name: str, result: object, now: float) -> None:
         if name == "look" and self._is_look_stale:  # what it says was true before we slept
-            self._is_look_stale, self._look_at = False, now
+            self._is_look_stale = False
+            self._looks.at_once(now)
             return
         if name == "look":
             self._decide_at = 0.0
         was_away = self._observed.away_since is not None
         self._observed.take(self.record.id, name, result, now)
-        if name.startswith(("rent ", "back ")):  # what is known of its machines is not true any more
-            self._look_at = min(self._look_at, now + BOOT_LOOK_S)
+        if name.startswith(("rent ", "back ")):
+            self._looks.sooner(now)
         if name != "look":
             return
         away_since = self._observed.away_since
@@ -477,7 +467,7 @@ class ClusterLoop:
         if away_since is None:
             return
         if now - away_since > AWAY_S:
-            self._look_at = now + _LOOK_AGAIN_S
+            self._looks.later(now)
         for machine, node in self._remembered().items():  # an earlier control process had learnt it
             self._observed.nodes.setdefault(machine, node)
 
@@ -505,7 +495,7 @@ class ClusterLoop:
         self._watch.woke(now)
         self._observed.is_told = False
         self._is_look_stale = self._tasks.is_running("look")
-        self._look_at = now
+        self._looks.at_once(now)
         self._decide_at = now + AWAY_S
         if self.record.rented:
             last = max(self._watch.leased_until().values(), default=self.record.leased_until or now)
@@ -530,33 +520,13 @@ class ClusterLoop:
         if self.record.state is ClusterState.PLANNED:
             return
         is_ending = self.record.state is ClusterState.ENDING
-        if now >= self._look_at and not self._tasks.is_running("look"):
-            nodes = self._observed.nodes.values()
-            if not any(node.is_queued for node in nodes):
-                self._queued_at = now
-            self._looked_at = now
-            self._look_at = now + look_pause_s(nodes, now - self._queued_at, self._steady_s)
+        if self._looks.is_due(now) and not self._tasks.is_running("look"):
+            self._looks.begin(self._observed.nodes.values(), now)
             self._tasks.start("look", partial(self._provider.nodes, self.record.id))
         elif self._observed.away_since is None and (self._watch.lost_since() or is_ending):
-            self._look_at = min(self._look_at, self._looked_at + _LOOK_S)  # its provider knows more
+            self._looks.knows_more()
         if not is_ending:
             self.leases.probe(self.record, now)
-
-
-def look_pause_s(nodes: Collection[Node], queued_s: float, steady_s: float = _STEADY_LOOK_S) -> float:
-    """How long until a provider is asked again for its machines.
-
-    Args:
-        nodes: as it told last.
-        queued_s: for how long some have waited in its queue, which others ask, too.
-        steady_s: while all of them run.
-    """
-    queue_s = min(max(_QUEUE_SHARE * queued_s, BOOT_LOOK_S), _QUEUE_LOOK_S)
-    pauses = {NodeState.STARTING: BOOT_LOOK_S, NodeState.READY: steady_s}
-    there = (node for node in nodes if node.state is not NodeState.GONE)
-    return min(
-        (queue_s if each.is_queued else pauses.get(each.state, _LOOK_S) for each in there), default=_LOOK_S
-    )
 
 
 def _taken(lines: queue.SimpleQueue[str]) -> list[str]:

@@ -11,8 +11,9 @@ import pytest
 from cluster_bench import NOW, WORKER, Bench, assert_alive, let, record
 
 from trainmaster.cluster.actuator import Threads
-from trainmaster.cluster.cluster_loop import ClusterLoop, look_pause_s
+from trainmaster.cluster.cluster_loop import ClusterLoop
 from trainmaster.cluster.observed import ObservedCluster
+from trainmaster.cluster.provider_looks import look_pause_s
 from trainmaster.cluster.record import ClusterRecord, ClusterState
 from trainmaster.cluster.renting.plan import Rental, RolePlan
 from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, NodeState, ProviderGoneError

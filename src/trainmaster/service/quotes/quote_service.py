@@ -18,9 +18,8 @@ from trainmaster.cluster.renting.plan import dearest_usd_per_hour
 from trainmaster.control.task.gangs import slots_of
 from trainmaster.db import queries
 from trainmaster.executors.capacity import detect_capacity
-from trainmaster.providers import STALE_DAYS, Catalogue, NodeRequest
-from trainmaster.providers.base import Queue, RanksJobs
-from trainmaster.providers.capabilities import capabilities_of, measured_name
+from trainmaster.providers import STALE_DAYS, Catalogue
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.quotes.candidate_offers import (
     CandidateOffers,
     candidate_offers_of,
@@ -54,7 +53,7 @@ from trainmaster.service.quotes.worker_counts import (
 )
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.spec import Experiment, Recipe
-from trainmaster.spec.errors import ProviderError, UsageError
+from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from trainmaster.advisor.model.knowledge import Knowledge
@@ -438,30 +437,12 @@ class Quoter:
     def _queue(
         self, recipe: Recipe, quote: Quote, supply: Supply, environ: Mapping[str, str]
     ) -> QuotedQueue | None:
-        """How long its machines wait in a queue of their provider, or for held hosts; None: not at all."""
-        if self._candidate_offers is not None and self._candidate_offers.hosts is not None:
-            from trainmaster.service.quotes.held_hosts import held_hosts
-
-            return held_hosts(self._service, recipe, quote, environ)
-        if self._candidate_offers is None or not capabilities_of(recipe.provider).queues:
+        if self._candidate_offers is None:
             return None
-        from trainmaster.providers import get_provider
+        from trainmaster.service.quotes.quoted_queue import quoted_queue
 
-        one = quote.main.cluster
-        requests = [
-            NodeRequest(role, rented.count, rented.instance, token=role)
-            for role, rented in (("ps", one.server), ("worker", one.worker))
-            if rented is not None
-        ]
-        provider = get_provider(recipe.provider, self._service.place(recipe.provider, environ))
-        reckoned_s, ranks = None, ""
-        if isinstance(provider, Queue):
-            with suppress(ProviderError):  # it does not answer: what was seen is known
-                reckoned_s = provider.queue_wait_s(requests)
-                ranks = provider.rank_words(requests) if isinstance(provider, RanksJobs) else ""
-        mine = {measured_name(recipe.provider, each.instance_type) for each in requests}
-        seen = [each.queued_s for each in supply.waited if each.offer in mine]
-        return QuotedQueue.of(reckoned_s, seen, ranks)
+        hosts = self._candidate_offers.hosts
+        return quoted_queue(self._service, recipe, quote, environ, supply.waited, hosts)
 
     # --- parts -----------------------------------------------------------------------------------
 

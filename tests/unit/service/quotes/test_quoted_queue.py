@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.providers.base import NoCapacityError, NodeRequest
-from trainmaster.service.quotes import held_hosts as module
+from trainmaster.service.quotes import quoted_queue as module
 from trainmaster.spec.errors import ProviderError
 
 NOW = 1_000.0
@@ -34,7 +34,7 @@ def told(p50, took_s):
 
 def waits(monkeypatch, error=None, *, needed=1, runs=None):
     runs = {"first-1": told(100.0, 30.0), "other-2": told(300.0, 30.0)} if runs is None else runs
-    monkeypatch.setattr(module, "get_provider", lambda *_: Hosts(error))
+    monkeypatch.setattr("trainmaster.providers.get_provider", lambda *_: Hosts(error))
     monkeypatch.setattr("trainmaster.service.renting.cheapest.plans_of", lambda *_: ["train"])
     request = NodeRequest("worker", needed)
     monkeypatch.setattr("trainmaster.service.renting.provider_check.requests_of", lambda _: [request])

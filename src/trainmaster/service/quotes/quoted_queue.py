@@ -1,24 +1,66 @@
-"""`held_hosts`: what a quote says where other runs hold the hosts that it is for."""
+"""`quoted_queue`: what a quote says of the queue of its provider, or of hosts that other runs hold."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from trainmaster.advisor.quote.interval import Interval
 from trainmaster.advisor.quote.quote import Quote, QuotedQueue
 from trainmaster.cluster.record import readable
-from trainmaster.providers import get_provider
-from trainmaster.providers.base import NoCapacityError, NodeRequest, Queue
+from trainmaster.providers.base import NoCapacityError, NodeRequest, Queue, RanksJobs
+from trainmaster.providers.capabilities import capabilities_of, measured_name
 from trainmaster.service.places.place import first_line
 from trainmaster.service.quotes.quote_record import QuoteRecord
 from trainmaster.service.quotes.worker_counts import with_clusters
-from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.errors import ProviderError, TrainmasterError
 
 if TYPE_CHECKING:
+    from trainmaster.advisor.market.phases import ClusterWait
     from trainmaster.service.open_home import OpenHome
     from trainmaster.spec import Recipe
+
+
+def quoted_queue(
+    service: OpenHome,
+    recipe: Recipe,
+    quote: Quote,
+    environ: Mapping[str, str],
+    waited: Sequence[ClusterWait],
+    hosts: Collection[object] | None,
+) -> QuotedQueue | None:
+    """How long its machines wait in a queue of their provider, or for held hosts; None: not at all.
+
+    Args:
+        service: the home.
+        recipe: that is quoted.
+        quote: which machines it would have.
+        environ: of the caller.
+        waited: how long earlier clusters have waited.
+        hosts: of the user's own; None where machines are rented.
+    """
+    if hosts is not None:
+        return held_hosts(service, recipe, quote, environ)
+    if not capabilities_of(recipe.provider).queues:
+        return None
+    from trainmaster.providers import get_provider
+
+    one = quote.main.cluster
+    requests = [
+        NodeRequest(role, rented.count, rented.instance, token=role)
+        for role, rented in (("ps", one.server), ("worker", one.worker))
+        if rented is not None
+    ]
+    provider = get_provider(recipe.provider, service.place(recipe.provider, environ))
+    reckoned_s, ranks = None, ""
+    if isinstance(provider, Queue):
+        with suppress(ProviderError):  # it does not answer: what was seen is known
+            reckoned_s = provider.queue_wait_s(requests)
+            ranks = provider.rank_words(requests) if isinstance(provider, RanksJobs) else ""
+    mine = {measured_name(recipe.provider, each.instance_type) for each in requests}
+    seen = [each.queued_s for each in waited if each.offer in mine]
+    return QuotedQueue.of(reckoned_s, seen, ranks)
 
 
 def held_hosts(
@@ -32,6 +74,7 @@ def held_hosts(
         quote: which machines it would have.
         environ: of the caller.
     """
+    from trainmaster.providers import get_provider
     from trainmaster.service.renting.cheapest import plans_of
     from trainmaster.service.renting.provider_check import requests_of
 
