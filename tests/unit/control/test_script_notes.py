@@ -9,6 +9,7 @@ import pytest
 
 from trainmaster.control.checks.inputs import (
     _overwriting_notes,
+    _unused_parameters,
     missing_script_notes,
     missing_scripts,
     not_sent_of,
@@ -49,6 +50,26 @@ def test_tasks_that_save_under_one_name_in_one_directory_are_told(tmp_path, comm
     recipe = Recipe.from_dict({"experiments": {"train": train}}, directory=tmp_path)
     told = list(_overwriting_notes(recipe))
     assert ["experiments.train: its tasks share one working directory" in each for each in told] == [
+        True
+    ] * is_told
+
+
+@pytest.mark.parametrize(
+    ("command", "script", "is_told"),
+    [
+        ("python train.py {{lr}}", "", True),
+        ("python train.py {{lr}} {{lrr}}", "", False),
+        ("python train.py", "", False),
+        ("python train.py {{lr}}", "os.environ['TRAINMASTER_PARAM_LRR']", False),
+        ("python train.py {{lr}} $TRAINMASTER_PARAM_LRR", "", False),
+    ],
+)
+def test_a_parameter_that_nothing_takes_is_told(tmp_path, command, script, is_told):
+    (tmp_path / "train.py").write_text(script)
+    train = {"command": command, "parameters": {"lr": [1, 2], "lrr": [3]}}
+    recipe = Recipe.from_dict({"experiments": {"train": train}}, directory=tmp_path)
+    told = list(_unused_parameters(recipe))
+    assert ["no {{lrr}} is in its command: only TRAINMASTER_PARAM_LRR" in each for each in told] == [
         True
     ] * is_told
 

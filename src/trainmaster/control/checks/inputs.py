@@ -26,6 +26,7 @@ from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.data_source import DataSource
 from trainmaster.spec.errors import PublishError, TrainmasterError, UsageError, fails_as, one_line
 from trainmaster.spec.recipe_parts import named_places
+from trainmaster.spec.template import placeholders
 
 if TYPE_CHECKING:
     from trainmaster.executors.containers.engines import ContainerEngine
@@ -104,7 +105,23 @@ def check_inputs(
         *([lambda: notes.extend(_check_answers(recipe, home, values, here=here))] if asks_urls else []),
         *([lambda: notes.extend(_check_images(recipe, environ, here=here))] if asks_urls else []),
     )
-    return [*notes, *_script_notes(recipe), *_overwriting_notes(recipe)]
+    return [*notes, *_script_notes(recipe), *_overwriting_notes(recipe), *_unused_parameters(recipe)]
+
+
+def _unused_parameters(recipe: Recipe) -> Iterator[str]:
+    """Parameters without a placeholder, where others have one: a slip, unless the script asks for them."""
+    code = recipe.directory / Path(recipe.code).expanduser()
+    for name, experiment in recipe.experiments.items():
+        named = {each.name for each in placeholders(experiment.command)}
+        unused = [each for each in experiment.parameters if each not in named]
+        script = code / (_first_script(experiment.command) or "-")
+        text = experiment.command
+        if script.is_file() and script.stat().st_size <= _MOST_BYTES:
+            text += script.read_text(errors="replace")
+        if len(unused) < len(experiment.parameters) and "TRAINMASTER_PARAM_" not in text:
+            for each in unused:
+                only = f"only TRAINMASTER_PARAM_{each.upper()} tells tasks of it"
+                yield f"experiments.{name}: no {{{{{each}}}}} is in its command: {only}"
 
 
 def _overwriting_notes(recipe: Recipe) -> Iterator[str]:
