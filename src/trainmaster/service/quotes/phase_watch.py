@@ -199,7 +199,10 @@ class PhaseWatch:
             has_machines=has_machines,
             staging=next((task.doing or "staging" for task in tasks if task.state is State.STAGING), ""),
             has_started=has_ended or any(task.started_at is not None for task in tasks),
-            has_steps=has_ended or is_stepless or any(trace.first_at is not None for trace in traces),
+            has_steps=has_ended
+            or is_stepless
+            or any(trace.first_at is not None for trace in traces)
+            or any(task.state is State.SAVING for task in tasks),
             # No step tells when one that shows none is where it was: it is as soon as it runs.
             is_again=not has_ended
             and not (is_stepless and any(task.state is State.RUNNING for task in tasks))

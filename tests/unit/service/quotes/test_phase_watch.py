@@ -284,6 +284,17 @@ def test_what_is_saved_at_the_first_look_has_made_its_steps_before():
     assert (world.course.now, dict(world.course.took)) == ("saving", {"first step": 1.0, "steps": 5.0})
 
 
+def test_tasks_that_are_saved_have_made_their_first_steps_where_others_are_to_come():
+    """The first two of a search ended together: all until then was told as a first step that is late."""
+    world = World()
+    world.has_machines, world.run_state.experiments["train"].total = True, 4
+    world.step(10)
+    world.look(11)
+    world.task.state, world.progress = State.SAVING, {}
+    assert world.look(45) == ["train: steps are late: 35 s until now, expected were at most 30 s"]
+    assert (world.course.now, world.course.since) == ("steps", 10.0)
+
+
 def test_a_forecast_is_kept_with_what_is_left_of_the_steps():
     world = World()
     world.has_machines = True
