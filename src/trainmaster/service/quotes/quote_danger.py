@@ -25,10 +25,11 @@ class QuoteDanger:
         run: its id.
         is_rented: whether its machines are given back when it is stopped.
         is_capped: whether ``budget.total`` ends it.
+        is_gang: whether a task of it is several processes.
     """
 
-    def __init__(self, run: str, *, is_rented: bool, is_capped: bool) -> None:
-        self._run, self._is_rented, self._is_capped = run, is_rented, is_capped
+    def __init__(self, run: str, *, is_rented: bool, is_capped: bool, is_gang: bool) -> None:
+        self._run, self._is_rented, self._is_capped, self._is_gang = run, is_rented, is_capped, is_gang
         self._is_upset = False
         self._is_resumed = False
         self._told: tuple[float, float] | None = None
@@ -92,9 +93,10 @@ class QuoteDanger:
             return f"Let it go on; or {stop}, and {again} when the machine is less busy"
         such_as = f", such as {other}" if other else ""
         money = " (budget.total ends it in any case)" if self._is_capped else ""
+        size = "distributed.workers" if self._is_gang else "workers"
         return (
             f"Let it go on{money}; or {stop} and gives the machines back, and {again}; or run it anew on "
-            f"another cluster{such_as}: hardware.instance and distributed.workers choose it"
+            f"another cluster{such_as}: hardware.instance and {size} choose it"
         )
 
 

@@ -127,7 +127,8 @@ class QuoteTracker:
         self._place = RunPlace(costs)
         self._where = where
         capped = recipe.budget is not None and recipe.budget.total_usd is not None
-        self._danger = QuoteDanger(run, is_rented=costs is not None, is_capped=capped)
+        is_gang = any(each.distributed is not None for each in recipe.experiments.values())
+        self._danger = QuoteDanger(run, is_rented=costs is not None, is_capped=capped, is_gang=is_gang)
         self._other = ""
         self._known = MeasuredNow()
         self._binding: QuoteRecord | None = None

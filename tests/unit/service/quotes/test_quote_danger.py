@@ -12,9 +12,9 @@ FREE = Interval(0.0, 0.0, 0.0)
 class Bench:
     """A run that was quoted to take 100 s at most."""
 
-    def __init__(self):
+    def __init__(self, **what):
         self.binding = QuoteRecord("binding", 0.0, Interval(50.0, 60.0, 100.0), FREE)
-        self.danger = QuoteDanger("r", is_rented=False, is_capped=False)
+        self.danger = QuoteDanger("r", **{"is_rented": False, "is_capped": False, "is_gang": False, **what})
 
     def tell(self, time_s):
         forecast = QuoteRecord("forecast", 1.0, Interval(time_s, time_s, time_s), FREE)
@@ -30,6 +30,12 @@ def test_what_is_late_is_told_once_and_when_it_has_grown():
     assert len(bench.tell(200.0)) == 1
     (told,) = bench.tell(90.0)
     assert told.startswith("again within the quote: ")
+
+
+def test_another_cluster_is_chosen_by_a_key_that_the_recipe_may_have():
+    for is_gang, keys in ((True, "and distributed.workers"), (False, "and workers")):
+        (told,) = Bench(is_rented=True, is_gang=is_gang).tell(150.0)
+        assert told.endswith(f"on another cluster: hardware.instance {keys} choose it")
 
 
 def test_after_a_change_what_it_will_take_is_told_also_where_that_is_beyond_the_quote_still():
