@@ -13,27 +13,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.task.gangs import may_resize
-from trainmaster.control.task.layout import attempt_id
 from trainmaster.db import Database, NewQuoteRow, Note
-from trainmaster.service.quotes.measured_now import MeasuredNow, TaskLengths
-from trainmaster.service.quotes.quote_danger import QuoteDanger, drift_words, missing_key
+from trainmaster.service.quotes.measured_now import MeasuredNow
+from trainmaster.service.quotes.quote_danger import QuoteDanger, drift_words
 from trainmaster.service.quotes.quote_record import QuoteRecord, cap_words, most_usd, told, told_in_full
 from trainmaster.service.quotes.run_place import RunPlace
 from trainmaster.service.quotes.steadiness import (
     NARROW,
-    SHOWN_AFTER_S,
     WIDEST,
-    TrainingProgress,
-    are_steady,
     has_outlived,
-    has_trained,
-    is_at_its_end,
     is_upset,
     matters,
-    may_wait,
-    share_done,
-    waits,
 )
+from trainmaster.service.quotes.training_watch import TrainingWatch
 from trainmaster.spec import Recipe
 from trainmaster.spec.states import State
 from trainmaster.spec.topics import QUOTE_BOUND
@@ -44,9 +36,9 @@ if TYPE_CHECKING:
     from trainmaster.advisor.quote.forecast import ExperimentProgress, Overhead
     from trainmaster.control.decide.resizing import SizeForecast
     from trainmaster.control.loop.recording import AttemptMachine
-    from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
+    from trainmaster.control.loop.run_state import RunState
     from trainmaster.control.measure.progress import TaskProgress
-    from trainmaster.control.measure.run_phases import Span
+    from trainmaster.control.measure.run_phases import PhaseProgress, Span
     from trainmaster.executors.base import Capacity
     from trainmaster.service.cluster_costs import ClusterCosts
     from trainmaster.service.quotes.forecast_inputs import Forecast
@@ -125,7 +117,6 @@ class QuoteTracker:
         self._watch: PhaseWatch | None = None
         self._promised = promised
         self._place = RunPlace(costs)
-        self._where = where
         capped = recipe.budget is not None and recipe.budget.total_usd is not None
         is_gang = any(each.distributed is not None for each in recipe.experiments.values())
         self._danger = QuoteDanger(run, is_rented=costs is not None, is_capped=capped, is_gang=is_gang)
@@ -136,9 +127,10 @@ class QuoteTracker:
         self._forecast_at = 0.0
         self._begun = self._has_read = False
         self._estimated = False
-        self._lengths = TaskLengths(recipe, self._known)
-        #: Warnings are given once, and never for services: they do not train.
-        self._warned = {*self._lengths.services}
+        self._training = TrainingWatch(
+            run, recipe, self._known, self._place, where, self._course, elapsed, told_before
+        )
+        self._lengths = self._training.lengths
         self._next_at = 0.0
         self._thinking: Future[tuple[QuoteRecord, Forecast] | None] | None = None
         self.sizes: Mapping[str, tuple[SizeForecast, ...]] = {}
@@ -146,7 +138,8 @@ class QuoteTracker:
 
     def resized(self, recipe: Recipe) -> None:
         """Gangs have these sizes from now on."""
-        self._recipe, self.sizes = recipe, {}
+        self._recipe = self._training.recipe = recipe
+        self.sizes = {}
         self._read_histories()
 
     def tell_again(self) -> None:
@@ -195,9 +188,10 @@ class QuoteTracker:
                 self._staging_since.setdefault(task.experiment, now)
         for name in self._lengths.said(progress):
             self._goes_on(name)
-        self._measure(run_state, progress, now)
+        self._training.measure(run_state, progress, now)
+        self._read_what_ended(run_state)
         lines += self._unknown(run_state, now)
-        lines += self._warn(run_state, progress, now)
+        lines += self._training.warn(run_state, progress, now) if self._binding is None else []
         for name, found, most in self._lengths.outlived(run_state, progress):
             lines += self._phases().pass_length(name, found, most, self._known.sources())
         upset = is_upset(run_state, progress, now, self._lengths.stepless)
@@ -210,7 +204,7 @@ class QuoteTracker:
             return lines + self._danger.upset(self._binding)
         if self._binding is not None:
             self._think("forecast", run_state, progress, now)
-        elif self._is_time(run_state, progress, now):
+        elif self._training.is_time(run_state, progress, now):
             self._think("binding", run_state, progress, now)
         elif now >= self._forecast_at and all(
             self._lengths.is_known(each.name) or each.state is State.DONE
@@ -238,6 +232,9 @@ class QuoteTracker:
                 self._earlier_s, self._first_start,
             )  # fmt: skip
         return self._watch
+
+    def _course(self, name: str) -> PhaseProgress | None:
+        return self._phases().courses.get(name)
 
     def _expected(self) -> dict[str, list[tuple[str, Span]]]:
         """What is expected of all phases but the training, by experiment; of that what was estimated, too."""
@@ -291,114 +288,13 @@ class QuoteTracker:
         if self._watch is not None:
             self._watch.passed.pop(name, None)
 
-    def _measure(
-        self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
-    ) -> None:
-        """What the steps of this run say; of tasks without steps, what the store has learnt meanwhile."""
-        from trainmaster.control.measure.measuring import measurement_of
-
-        for (name, number), found in progress.items():
-            task = run_state.experiments[name].live.get(number)
-            if (
-                name in self._lengths.unknown
-                or found.trace is None
-                or task is None
-                or task.started_at is None
-            ):
-                continue
-            where = self._of_task(task)
-            if where.offer not in self._place.offers(name):
-                continue  # it is in another place than what is quoted
-            measured = measurement_of(
-                self._recipe.experiments[name],
-                found.trace,
-                found.directory,
-                started_at=task.started_at,
-                ended_at=None,
-                now=now,
-                cores=where.cores,
-                offer=where.offer,
-                addresses=found.addresses,
-                said_steps=found.said_steps,
-            )
-            if measured is not None:
-                self._known.live.setdefault(name, {})[number] = measured
+    def _read_what_ended(self, run_state: RunState) -> None:
+        """Of tasks without steps the store has learnt how long they took."""
         if self._binding is None and any(
             run_state.experiments[name].ended and name not in self._known.live
             for name in run_state.experiments
         ):
             self._read_histories()
-
-    def _of_task(self, task: Task) -> AttemptMachine:
-        """What a task runs on."""
-        if self._where is None:
-            return self._place.where(task.experiment)
-        return self._where(attempt_id(self._run, *task.key, task.attempt))
-
-    def _is_time(
-        self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
-    ) -> bool:
-        """True if a binding quote can be made: what runs is measured well, and the rest is known."""
-        if waits(run_state) or is_at_its_end(run_state, progress):
-            return False
-        tasks = [task for task in run_state.live_tasks() if task.started_at is not None]
-        if not any(experiment.ended for experiment in run_state.experiments.values()) and not any(
-            has_trained(now - (task.started_at or now), self._share(task, progress, now)) for task in tasks
-        ):
-            return False
-        for name, experiment in run_state.experiments.items():
-            if experiment.state is State.DONE:
-                continue
-            if not self._lengths.is_known(name):
-                return False
-            if not self._is_measured(experiment, progress, now):
-                return False
-        return True
-
-    def _share(
-        self, task: Task, progress: Mapping[tuple[str, int], TaskProgress], now: float
-    ) -> float | None:
-        """Of a task's work that is done, by its steps, or by how long such tasks took."""
-        found = progress.get(task.key)
-        if found is not None and task.experiment not in self._lengths.unknown:
-            share = share_done(found)
-            return share if share is None else max(share, self._share_to_target(task, now))
-        took = [m.duration_s for m in self._known.of(task.experiment)[0] if m.duration_s]
-        return (now - (task.started_at or now)) / max(took) if took else None
-
-    def _share_to_target(self, task: Task, now: float) -> float:
-        """Of the work until its target is reached, as last foretold: it makes not all of its steps."""
-        course = self._phases().courses.get(task.experiment)
-        if self._recipe.experiments[task.experiment].ends_at is None or course is None or not course.left_s:
-            return 0.0
-        left_s = max(course.left_s - (self._elapsed(now) - course.left_at), 0.0)
-        trained_s = now - (task.started_at or now)
-        return trained_s / max(trained_s + left_s, 1.0)
-
-    def _is_measured(
-        self, experiment: ExperimentState, progress: Mapping[tuple[str, int], TaskProgress], now: float
-    ) -> bool:
-        """True if the steps of what runs of an experiment are known well in each place, or it shows none."""
-        name = experiment.name
-        if name in self._lengths.unknown:
-            return bool(experiment.ended) or not self._lengths.is_one_of_many(name)
-        running = [found for (of, _), found in progress.items() if of == name]
-        same, similar = self._known.of(name)
-        # What other versions of its code have shown says that steps will come, and does not stand for them:
-        # until it was warned that none are seen.
-        is_silent = name in self._warned and not any(map(_shows_steps, running))
-        stepped = any(m.point is not None for m in (same if is_silent else [*same, *similar]))
-        if not running or not stepped:
-            return True
-        places: dict[str, list[TrainingProgress]] = {}
-        for (of, number), found in progress.items():
-            if of == name and found.trace is not None:
-                task = experiment.live.get(number)
-                place = "" if task is None else self._of_task(task).offer
-                since = now if task is None or task.started_at is None else task.started_at
-                share = share_done(found) if task is None else self._share(task, progress, now)
-                places.setdefault(place, []).append(TrainingProgress(found.trace, share, now - since))
-        return are_steady(places.values())
 
     def _unknown(self, run_state: RunState, now: float) -> list[Note]:
         """What other jobs took, once, of a run that is no short one; it promises nothing."""
@@ -420,32 +316,6 @@ class QuoteTracker:
             Note(f"no estimate: nothing is known of this job yet; {others_words(seen)} (what took so long)")
         ]
 
-    def _warn(
-        self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
-    ) -> list[Note]:
-        """Which key to set where no quote can be made, once for each experiment."""
-        lines = []
-        for (name, number), found in progress.items():
-            task = run_state.experiments[name].live.get(number)
-            if self._binding is not None or task is None or task.started_at is None:
-                continue
-            if name in self._warned or name in self._lengths.endless:
-                continue
-            same, similar = self._known.of(name)
-            by_kin = (
-                not same and name not in self._lengths.unknown and any(m.point is not None for m in similar)
-            )
-            # It may begin as slowly as earlier versions of it did.
-            after_s = SHOWN_AFTER_S + (max(m.startup_s for m in similar) if by_kin else 0.0)
-            if now - task.started_at < after_s or (self._lengths.is_known(name) and not by_kin):
-                continue
-            what = f"the quote of {name} is by earlier versions alone" if by_kin else f"no quote for {name}"
-            has_length = name not in self._lengths.unknown
-            if do := missing_key(shows_steps=_shows_steps(found), has_length=has_length):
-                self._warned.add(name)
-                lines.append(Note(f"warning: {what}: {do}"))
-        return [each for each in lines if each.message not in self._told_before]
-
     # --- thinking --------------------------------------------------------------------------------
 
     def _think(
@@ -458,7 +328,11 @@ class QuoteTracker:
             name: (
                 experiment.state is State.DONE,
                 inputs.doing_of(
-                    experiment, progress, now, self._of_task, has_length=name not in self._lengths.unknown
+                    experiment,
+                    progress,
+                    now,
+                    self._training.of_task,
+                    has_length=name not in self._lengths.unknown,
                 ),
             )
             for name, experiment in run_state.experiments.items()
@@ -468,7 +342,7 @@ class QuoteTracker:
         recipe = self._recipe
         all_sizes = {name: self._known.of_all_sizes(name) for name in self._resizable}
         elapsed = self._elapsed(now) - run_state.queue_wait.waited_s(now)
-        widest = NARROW if self._may_wait(run_state, progress, now) else WIDEST
+        widest = NARROW if self._training.may_wait(run_state, progress, now) else WIDEST
 
         beside = self._beside(run_state, now)
         devices = {name: self._place.device(recipe.experiments[name]) for name in run_state.experiments}
@@ -495,17 +369,6 @@ class QuoteTracker:
             return (promise, found) if is_told.get(kind, True) else None
 
         self._thinking = inputs.in_background(promised)
-
-    def _may_wait(
-        self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
-    ) -> bool:
-        """Whether more is soon known of all that trains, and nothing has ended yet."""
-        if any(experiment.ended for experiment in run_state.experiments.values()):
-            return False
-        tasks = [task for task in run_state.live_tasks() if task.started_at is not None]
-        return all(
-            may_wait(now - (task.started_at or now), self._share(task, progress, now)) for task in tasks
-        )
 
     def _beside(self, run_state: RunState, now: float) -> Mapping[str, Overhead]:
         """What of each experiment is no training, and how far it is."""
@@ -576,7 +439,3 @@ class QuoteTracker:
         usd_per_hour, most = sum(c.usd_per_hour for c in there), sum(c.most_usd_per_hour for c in there)
         then += cap_words(self._recipe, found.cost_usd, usd_per_hour, most)
         return [Note(f"quote: {words}; {then}{score}", topic=QUOTE_BOUND)]
-
-
-def _shows_steps(found: TaskProgress) -> bool:
-    return found.trace is not None and found.trace.first_at is not None
