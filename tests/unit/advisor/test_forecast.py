@@ -164,6 +164,19 @@ def test_waiting_tasks_share_the_slots():
     )
 
 
+def test_a_generation_begins_when_all_before_it_are_over():
+    """Three side by side on two slots: 20 s each, as the third has its turn alone; tasks that wait for nobody
+    would fill the other slot."""
+    timing, one = tasks(total=9)
+    running = (RunningTask(5.0), RunningTask(5.0))
+    doing = ExperimentProgress(ended=0, running=running)
+    assert middle(remaining_s(timing, one, doing)) == pytest.approx(5 + 4 * 10, abs=2)
+    timing = replace(timing, workload=replace(timing.workload, generation=3))
+    assert middle(remaining_s(timing, one, doing)) == pytest.approx(15 + 2 * 20, abs=2)
+    over = ExperimentProgress(ended=5, running=(RunningTask(5.0),))
+    assert middle(remaining_s(timing, one, over)) == pytest.approx(5 + 20, abs=1.5)
+
+
 def test_a_run_is_what_has_passed_and_the_critical_path_of_the_rest():
     left = {"a": np.full(DRAWS, 10.0), "b": np.full(DRAWS, 20.0), "c": np.full(DRAWS, 4.0)}
     time_s, cost = forecast(100.0, left, {"c": ["a"], "b": []}, 2.5)

@@ -123,10 +123,15 @@ def remaining_s(timing: Timing, one: Candidates, doing: ExperimentProgress) -> F
     begun, each, places = _under_way(timing, one, doing, range(total - waiting, total))
     slots = max(int(one.at_once[0]), len(begun), 1)
     free = np.array([*begun, *[np.zeros(DRAWS)] * (slots - len(begun))])
-    # Of many tasks all but the last ones keep every slot busy, whatever each of them takes.
-    free += np.bincount(places[:-_LAST], minlength=len(each)) @ each / slots
-    for place in places[-_LAST:]:
-        free[free.argmin(axis=0), np.arange(DRAWS)] += each[place]
+    first, size = total - waiting, timing.workload.generation or total
+    for begin in range(first - first % size, total, size):
+        if begin >= first and timing.workload.generation is not None:  # all before must be over
+            free[:] = free.max(axis=0)
+        mine = places[max(begin - first, 0) : begin + size - first]
+        # Of many tasks all but the last ones keep every slot busy, whatever each of them takes.
+        free += np.bincount(mine[:-_LAST], minlength=len(each)) @ each / slots
+        for place in mine[-_LAST:]:
+            free[free.argmin(axis=0), np.arange(DRAWS)] += each[place]
     return np.asarray(free.max(axis=0), dtype=float)
 
 
