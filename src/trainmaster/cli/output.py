@@ -236,6 +236,7 @@ def quote_text(quote: Mapping[str, Any], bill_usd: float = 0.0) -> str:
             told.append("the run did not succeed")
         elif failed := actual.get("failed_attempts"):
             told.append(f"attempts failed: {counted_ends(failed)}")
+        told += [actual["held"]] if "held" in actual and quote.get("outside") == "late" else []
         told += [quote["passed"]] if "passed" in quote else []
         if (later_usd := bill_usd - actual["cost_usd"]) > QUOTE_RESOLUTION:
             told.append(f"{dollars(later_usd)} of the bill came after its end")

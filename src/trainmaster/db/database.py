@@ -445,6 +445,7 @@ class Database:
         rows = self.read(quote_rows.failed_attempts_query(run))
         return {row["reason"]: row["attempts"] for row in rows}
 
+    measured_in = _reading(quote_rows.measured_in_query)
     record_outcome = transaction(quote_rows.put_outcome)
 
     # --- clusters -----------------------------------------------------------------------------

@@ -229,6 +229,11 @@ def failed_attempts_query(run: str) -> sa.Select[Any]:
     return found.where(column.experiment_id.in_(mine), column.reason.not_in(FINISHED))
 
 
+def measured_in_query(run: str) -> sa.Select[Any]:
+    """What its attempts have shown of their time."""
+    return sa.select(t.measurement.c.data).where(t.measurement.c.run_id == run, is_of_job())
+
+
 def judged_query() -> sa.Select[Any]:
     """Quotes of whole runs that have ended, with what is known of the run; of the newest runs."""
     tasks = (

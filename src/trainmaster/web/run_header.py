@@ -162,6 +162,8 @@ class RunHeader:
             actual = quoted.get("actual") or {}
             if quoted.get("outside") == "late" and (failed := actual.get("failed_attempts")):
                 said += f"; attempts failed: {counted_ends(failed)}"
+            if quoted.get("outside") == "late" and "held" in actual:
+                said += f"; {actual['held']}"
             judged_usd = actual.get("cost_usd", status["cost_usd"])
             if is_over and status["cost_usd"] - judged_usd > QUOTE_RESOLUTION:
                 said += f"; {usd(status['cost_usd'] - judged_usd)} of the bill came after its end"

@@ -71,8 +71,10 @@ def test_a_quote_that_was_late_says_which_attempts_failed():
         "time_s": 150.0,
         "cost_usd": 0.0,
         "failed_attempts": {"NODE_LOST": 2, "OOM": 1},
+        "held": "other work held its processors",
     }
-    assert ": not kept; attempts failed: 2 NODE_LOST, 1 OOM" in RunHeader.of(late, {"train": 100}, []).quote
+    said = ": not kept; attempts failed: 2 NODE_LOST, 1 OOM; other work held its processors"
+    assert said in RunHeader.of(late, {"train": 100}, []).quote
 
 
 @pytest.mark.parametrize(

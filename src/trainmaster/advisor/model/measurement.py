@@ -382,3 +382,13 @@ def held_doubt(held: float | None) -> float:
     (0.0, 0.0, 0.42)
     """
     return math.log(1 / (1 - max((held or 0.0) - HELD, 0.0))) / _P5_SIGMA
+
+
+def held_words(held: float | None, verb: str = "held") -> str:
+    """What other work has done to times, in words; empty where that is little, or unknown.
+
+    >>> held_words(0.45), held_words(0.05), held_words(None)
+    ('other work held its processors for 45 % of the time', '', '')
+    """
+    is_much = held is not None and held > HELD
+    return f"other work {verb} its processors for {100 * held:.0f} % of the time" if held and is_much else ""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.advisor.model.measurement import HELD
+from trainmaster.advisor.model.measurement import HELD, held_words
 from trainmaster.advisor.quote.beliefs import STARTUP_UNSEEN_SPREAD
 from trainmaster.control.task.gangs import workers_per_node
 from trainmaster.service.quotes.candidate_offers import catalogue_is_own, measured_elsewhere, measured_for
@@ -63,10 +63,6 @@ def is_quiet(load: Callable[[], tuple[float, float, float]] = os.getloadavg) -> 
         return load()[0] < _QUIET * detect_capacity().cores
     except OSError:  # it is unknown
         return False
-
-
-def _held(known: Knowledge) -> str:
-    return f"it was measured while other work held its processors for {100 * known.held:.0f} % of the time"
 
 
 def _helps_again(known: Knowledge) -> bool:
@@ -293,7 +289,8 @@ class JobKnowledge:
                     self._tell(f"{name}: {many} kept from a quote that was interrupted; {rest}")
                     continue
                 if measures and _helps_again(known) and is_quiet():
-                    self._tell(f"{name}: {_held(known)}; it is measured again, as they are free now")
+                    again = "it is measured again, as they are free now"
+                    self._tell(f"{name}: it was measured while {held_words(known.held)}; {again}")
                     continue
                 found[name] = known
                 self._tell(f"{name}: {many} of earlier runs used (--fresh measures again)")
@@ -330,8 +327,8 @@ class JobKnowledge:
                 self.notes.append(f"{name}: it was not seen to its end: other versions say how long it is")
             if counts_epochs(recipe.experiments[name], known):
                 self.notes.append(f"{name}: {EPOCHS_FOR_STEPS}")
-            if known.held > HELD:
-                self.notes.append(f"{name}: {_held(known)}: the interval is as much wider")
+            if words := held_words(known.held):
+                self.notes.append(f"{name}: it was measured while {words}: the interval is as much wider")
         is_here = catalogue_is_own(builder.catalogue)
         for name in [*found]:
             if why := why_no_length(recipe.experiments[name], found[name], is_here=is_here):

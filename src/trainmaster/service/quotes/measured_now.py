@@ -47,6 +47,13 @@ class MeasuredNow:
         self.lines[name] = history.fingerprint.lines
         self.lent |= {name} if history.has_lent_length else set()
 
+    def held_words(self, name: str) -> str:
+        """What others hold of the processors of an experiment's tasks; empty if little."""
+        from trainmaster.advisor.model.measurement import held_words
+
+        most = max((m.held or 0.0 for m in self.live.get(name, {}).values()), default=0.0)
+        return held_words(most, "holds")
+
     def sources(self) -> str:
         """Of what runs an estimate is, in words."""
         borrowed = [

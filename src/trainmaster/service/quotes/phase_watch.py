@@ -43,6 +43,7 @@ class PhaseWatch:
         services: experiments that make no steps, but serve.
         earlier_s: for how long others have driven the run before.
         started: by experiment when the first of its tasks did, seen before anything was looked at here.
+        held: by experiment what others hold of its processors, in words.
     """
 
     def __init__(
@@ -57,8 +58,9 @@ class PhaseWatch:
         services: Iterable[str] = (),
         earlier_s: float = 0.0,
         started: Mapping[str, float] | None = None,
+        held: Callable[[str], str] = lambda _: "",
     ) -> None:
-        self._earlier_s, self._started = earlier_s, started or {}
+        self._earlier_s, self._started, self._held = earlier_s, started or {}, held
         self._database = database
         self._run = run
         self._stepless, self._services = stepless, frozenset(services)
@@ -280,7 +282,9 @@ class PhaseWatch:
                 if line.seconds <= span[2]:  # a forecast says it of steps
                     late = f"will take {format_duration(span[2] + line.late_s)}"
                 of_all = "" if line.span else " for all steps"
-                yield Note(f"{name}: {line.phase} {late}, expected were at most {most}{of_all}", name)
+                held = f"; {words}" if line.phase == "steps" and (words := self._held(name)) else ""
+                told = f"{name}: {line.phase} {late}, expected were at most {most}{of_all}{held}"
+                yield Note(told, name)
 
     def _keep(self) -> None:
         courses = {name: each.as_dict() for name, each in self.courses.items()}

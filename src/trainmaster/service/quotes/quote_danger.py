@@ -100,8 +100,10 @@ class QuoteDanger:
         )
 
 
-def drift_words(run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float) -> str:
-    """What makes steps slower than they were; empty if none are."""
+def drift_words(
+    run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float, held: str = ""
+) -> str:
+    """What makes steps slower than they were; where none are, what others hold of their processors."""
     from trainmaster.control.measure.drift import DriftMeter  # most runs are over before
 
     for (name, number), found in progress.items():
@@ -110,7 +112,7 @@ def drift_words(run_state: RunState, progress: Mapping[tuple[str, int], TaskProg
             continue
         if told := DriftMeter().look(found.trace, found.directory, task.started_at, now):
             return f"; {told.words}"
-    return ""
+    return f"; {held}" if held else ""
 
 
 def missing_key(*, shows_steps: bool, has_length: bool) -> str:

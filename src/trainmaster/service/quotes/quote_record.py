@@ -140,6 +140,8 @@ def quote_summary(database: Database, run: str) -> dict[str, Any] | None:
     is_broken = is_over and not by_hand and not main["kept"]
     if is_broken and (failed := database.failed_attempts(run)):
         actual["failed_attempts"] = failed
+    if is_broken and (held := _held_in(database, run)):
+        actual["held"] = held
     return {
         "kind": promise.kind,
         "time_s": promise.time_s.as_dict(),
@@ -153,6 +155,17 @@ def quote_summary(database: Database, run: str) -> dict[str, Any] | None:
         "actual": actual if is_over else None,
         **({"passed": why} if why else {}),
     }
+
+
+def _held_in(database: Database, run: str) -> str:
+    """What others have held of the processors of a run's attempts, in words; empty if little, or unknown."""
+    from statistics import median
+
+    from trainmaster.advisor.model.measurement import held_words
+
+    shares = (json.loads(row["data"]).get("held") for row in database.measured_in(run))
+    known = [share for share in shares if share is not None]
+    return held_words(median(known)) if known else ""
 
 
 def record_outcomes(database: Database, run: str, reason: str | None, time_s: float, cost_usd: float) -> None:

@@ -229,7 +229,7 @@ class QuoteTracker:
             self._watch = PhaseWatch(
                 self._database, self._run, self._lengths.stepless, self._place.has_machines,
                 self._expected, self._elapsed, self._load, self._lengths.services,
-                self._earlier_s, self._first_start,
+                self._earlier_s, self._first_start, self._known.held_words,
             )  # fmt: skip
         return self._watch
 
@@ -409,7 +409,8 @@ class QuoteTracker:
         if promise.kind == "forecast":
             if self._binding is None:
                 return []
-            why = partial(drift_words, run_state, progress, now)
+            held = next(filter(None, map(self._known.held_words, self._known.live)), "")
+            why = partial(drift_words, run_state, progress, now, held)
             return self._danger.compare(self._binding, promise, self._other, why)
         promise = replace(promise, phases={name: each.spans() for name, each in watch.courses.items()})
         return self._promise(promise, run_state, now)

@@ -29,6 +29,8 @@ class Store:
 class World:
     """One task of a run that has been driven for 100 s before."""
 
+    held = ""
+
     def __init__(self, store=None, earlier_s=0.0, stepless=(), services=(), began=BEGAN, started=None):
         self.store = store or Store()
         self.task = Task("train", 0, State.STAGING, attempt=1)
@@ -46,6 +48,7 @@ class World:
             services=services,
             earlier_s=earlier_s,
             started=started,
+            held=lambda _: self.held,
         )
 
     def look(self, at):
@@ -112,6 +115,14 @@ def test_a_first_step_is_late_once_all_steps_were_to_be_made():
         "train: first step is late: 35 s until now, expected were at most 30 s for all steps"
     ]
     assert world.look(60) == []
+
+
+def test_late_steps_say_what_others_hold_of_the_processors():
+    world = World()
+    world.has_machines, world.held = True, "other work holds its processors for 45 % of the time"
+    world.step(10)
+    (told,) = world.look(50)
+    assert told.endswith("expected were at most 30 s; other work holds its processors for 45 % of the time")
 
 
 def test_late_steps_are_told_until_a_quote_is_binding_also_by_the_next_driver():

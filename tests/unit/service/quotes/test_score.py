@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from trainmaster.advisor.quote.interval import Interval
-from trainmaster.db import AcceptedRun, ActualOutcome, Database, NewQuoteRow, RunChange
+from trainmaster.db import AcceptedRun, ActualOutcome, Database, NewMeasurement, NewQuoteRow, RunChange
 from trainmaster.db import tables as t
 from trainmaster.service.quotes.quote_record import QuoteRecord, quote_summary, record_outcomes
 from trainmaster.service.quotes.score import Score, binomial_interval, job_of, outcomes, report, score_line
@@ -85,6 +85,22 @@ def test_a_quote_that_was_not_kept_tells_which_attempts_failed(database):
         database.execute(t.attempt.insert().values(rows))
     assert quote_summary(database, "late")["actual"]["failed_attempts"] == {"NODE_LOST": 2, "OOM": 1}
     assert "failed_attempts" not in quote_summary(database, "kept")["actual"]
+
+
+@pytest.mark.parametrize(
+    ("shares", "is_told"), [((0.4, 0.5, 0.0), True), ((0.0, 0.05, 0.9), False), ((), False)]
+)
+def test_a_quote_that_was_not_kept_tells_that_other_work_held_the_processors(database, shares, is_told):
+    for name, time_s in (("late", 101.0), ("kept", 60.0)):
+        ended(database, name, time_s)
+        rows = [
+            NewMeasurement(f"{name}/{i}", "f", "s", "main", name, json.dumps({"held": held}), 2.0)
+            for i, held in enumerate((*shares, None))
+        ]
+        database.add_measurement(*rows)
+    words = "other work held its processors for 40 % of the time"
+    assert quote_summary(database, "late")["actual"].get("held") == (words if is_told else None)
+    assert "held" not in quote_summary(database, "kept")["actual"]
 
 
 def test_a_run_that_a_person_has_ended_says_nothing_though_it_was_resumed(database):
