@@ -43,7 +43,9 @@ def test_a_job_that_waits_takes_about_as_long_on_a_slower_machine():
 
 
 def test_what_other_work_kept_from_it_counts_as_computing():
-    assert knowledge(*seen(0.2, held=0.6)).computes == pytest.approx(0.8, abs=0.1)
+    known = knowledge(*seen(0.2, held=0.6))
+    assert known.computes == pytest.approx(0.8, abs=0.1)
+    assert known.computing_share == pytest.approx(0.8), "it was called limited by waiting"
 
 
 def test_a_part_of_a_core_that_is_kept_busy_is_all_that_the_machine_has():

@@ -162,8 +162,9 @@ class Knowledge:
 
     @property
     def computing_share(self) -> float | None:
-        """Median share of a step's time that workers were seen computing; None if unknown."""
-        return _median([m.time_shares.computing for m in self.measurements if m.time_shares is not None])
+        """Median share of a step's time that workers computed, or would have alone; None if unknown."""
+        shares = [(m.time_shares.computing, m.held or 0.0) for m in self.measurements if m.time_shares]
+        return _median([busy if busy is None else min(busy + held, 1.0) for busy, held in shares])
 
     @property
     def data_share(self) -> float | None:
