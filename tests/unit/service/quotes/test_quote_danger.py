@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
+from test_quote_tracker import Store, World, promise
+
 from trainmaster.advisor.quote.interval import Interval
+from trainmaster.executors.telemetry.usage import SAMPLES_FILE
 from trainmaster.service.quotes.quote_danger import QuoteDanger
 from trainmaster.service.quotes.quote_record import QuoteRecord
 
@@ -55,3 +60,17 @@ def test_what_an_earlier_driver_has_told_is_not_told_again_but_after_a_change():
     assert bench.tell(150.0) == []
     bench.danger.changed()
     assert len(bench.tell(150.0)) == 1
+
+
+def test_a_run_beyond_its_quote_from_the_first_step_on_says_that_others_hold_the_processors(tmp_path):
+    """No step had become slower, so nothing was said of why."""
+    world = World(tmp_path, Store(promise()), steps=400)
+    rows = [
+        {"member": "worker-0", "seconds": at, "cpu_seconds": at / 2, "peak_rss_bytes": 1}
+        | {"cpu_wait_seconds": at / 2, "machine_cpu_seconds": 2 * at}
+        for at in range(1, 60)
+    ]
+    (tmp_path / SAMPLES_FILE).write_text("".join(f"{json.dumps(each)}\n" for each in rows))
+    lines = world.look(60, step_s=0.5)
+    (told,) = [line for line in lines if "longer than quoted" in line]
+    assert "; other work holds its processors for 50 % of the time. Let it go on" in told
