@@ -341,6 +341,13 @@ def test_setup_is_cut_short(tm, engine):
 
     call = tm.start("run", recipe, "--json")
     run = call.run_id()
+    tm.until(is_setting_up, "its container runs")
+    call.kill()
+    tm.call("cancel", run)
+    assert engine.containers() == []
+
+    call = tm.start("run", recipe, "--json")
+    run = call.run_id()
     killed = tm.until(is_setting_up, "its container runs")
     call.kill()
     call = tm.start("resume", run, "--json")  # ends what was left, and begins again

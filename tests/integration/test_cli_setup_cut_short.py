@@ -34,6 +34,13 @@ def test_killed_and_then_interrupted_while_setup_runs(tm):
     tm.until_quiet()
 
 
+def test_killed_and_then_cancelled_while_setup_runs(tm):
+    call, run = begin(tm)
+    call.kill()
+    assert tm.call("cancel", run, "--json").json["reason"] == "CANCELLED"
+    tm.until_quiet()
+
+
 @pytest.mark.crossings  # to be interrupted, above, ends a setup in the same way
 def test_cancel_while_setup_runs(tm):
     call, run = begin(tm)

@@ -119,7 +119,7 @@ class HostKeys:
                 if not pins:
                     file.write(f"{target.pin} {shown}\n")
 
-    def _locked(self) -> AbstractContextManager[None]:
+    def _locked(self) -> AbstractContextManager[object]:
         return locked(self.file.with_name(f".{self.file.name}"))
 
     def _read(self) -> list[tuple[str, Pin]]:

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
@@ -138,6 +139,11 @@ class Images(BroughtImages):
     def set_up(self, context: TaskContext, setup: Setup, output: BinaryIO, marker: Mapping[str, str]) -> int:
         """See `LocalImages.set_up`."""
         return self._own_images(context).set_up(setup, output, marker)
+
+    def end_setup(self, context: TaskContext) -> None:
+        """See `LocalImages.end_setup`."""
+        with suppress(UsageError):  # an engine that does not answer now has been told of before
+            self._own_images(context).end_setup(str(context.venv))
 
     def _own_images(self, context: TaskContext) -> LocalImages:
         from trainmaster.control.attempt.local_images import LocalImages

@@ -114,6 +114,10 @@ class LocalImages:
             )
         raise self.engine.refusal(f"the image {name} cannot be started", words)
 
+    def end_setup(self, path: str) -> None:
+        """End the container in which the environment at a path is made, if it has one."""
+        self.engine.remove(_of_setup(path))
+
     def set_up(self, setup: Setup, output: BinaryIO, marker: Mapping[str, str]) -> int:
         """Make a virtual environment with the image's Python and run a recipe's ``setup`` in it.
 
@@ -126,12 +130,16 @@ class LocalImages:
             The exit code.
         """
         container = self.engine.container(setup.image, (setup.code, setup.path))
-        name = command_line.container_name(setup.path, "setup", Path(setup.path).name)
-        self.engine.remove(name)  # left over by a control process that was killed
+        name = _of_setup(setup.path)
+        self.end_setup(setup.path)  # left over by a control process that was killed
         env = {**setup.variables, "VIRTUAL_ENV": setup.path, **marker}  # Apptainer's client has it not
         arguments = ["-c", "--", _SETUP, "setup", f"{AS_ROOT}{setup.script}"]
         container = replace(container, settings={**container.settings, **marker})
         return _run(self.engine, container, name, setup.code, arguments, env, output)
+
+
+def _of_setup(path: str) -> str:
+    return command_line.container_name(path, "setup", Path(path).name)
 
 
 def base_inside(image: ContainerImage | None, user: str) -> dict[str, str]:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -223,3 +224,8 @@ class LocalSite:
 
     def clean_up(self, context: TaskContext, *, is_saved: bool = True) -> None:
         """Its directories are here; see `Site.clean_up`."""
+        if (venv := context.venv) is not None:
+            from trainmaster.control.attempt.setup import end_abandoned
+
+            is_inside = context.experiment.container is not None
+            end_abandoned(venv, partial(self.images.end_setup, context) if is_inside else None)

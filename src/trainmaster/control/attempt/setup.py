@@ -176,6 +176,22 @@ def end_setups() -> None:
         end_marked(_VARIABLE, _mark(path))
 
 
+def end_abandoned(path: Path, end_container: Callable[[], None] | None = None) -> None:
+    """End a setup whose driver was killed; one that another driver makes goes on.
+
+    Args:
+        path: of its environment.
+        end_container: ends what it runs in, if it has one.
+    """
+    if (path / "ready").is_file():
+        return
+    with locked(path, waits=False) as is_free:
+        if is_free and path.exists():
+            end_marked(_VARIABLE, _mark(path))
+            if end_container is not None:
+                end_container()
+
+
 @contextmanager
 def _marked(path: Path) -> Iterator[dict[str, str]]:
     """What processes of a setup are found by; none of them is left afterwards, nor of one that was killed."""
