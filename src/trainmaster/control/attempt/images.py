@@ -142,7 +142,7 @@ class Images(BroughtImages):
 
     def end_setup(self, context: TaskContext) -> None:
         """See `LocalImages.end_setup`."""
-        with suppress(UsageError):  # an engine that does not answer now has been told of before
+        with suppress(UsageError):  # an engine that is away: that was told before
             self._own_images(context).end_setup(str(context.venv))
 
     def _own_images(self, context: TaskContext) -> LocalImages:
