@@ -301,4 +301,5 @@ for step in range(1, 400):
     recipe = tm.recipe({"name": "job", "experiments": {"main": gang}, **keys})
     (measured,) = profile(recipe).end()["measured"]["main"]
     sent = measured["point"]["bytes_out"]
+    assert measured["cores"] <= 1, "of one rank"
     assert (sent or 0.0) == pytest.approx(160_000 if is_counted else 0.0, rel=0.1, abs=2000)

@@ -133,7 +133,9 @@ def measurement_of(
         device_memory_bytes=device_memory or None,
         output_bytes=_bytes_below(directory / "output"),
         checkpoint_bytes=_bytes_below(directory / "checkpoint"),
-        cores=sum(each.cpu_share for each in workers) / len(workers) if workers else None,
+        cores=sum(each.cpu_share for each in workers) / len(workers) / _ranks(experiment, nodes)
+        if workers
+        else None,
         server_cores=max((each.cpu_share for each in servers), default=None),
         rare_share=max(0.0, found.mean_s / found.step_time_s - 1) if found is not None else 0.0,
         step_spread=math.hypot(
@@ -314,14 +316,19 @@ def _point(
     )
 
 
+def _ranks(experiment: Experiment, nodes: int) -> int:
+    """Workers of a member that is measured as one: of MPI those of its machine."""
+    if experiment.launcher != "mpi":
+        return 1
+    return math.ceil([role for role, _ in member_names(experiment)].count("worker") / nodes)
+
+
 def _traffic(
     experiment: Experiment, usage: Mapping[str, _Steady], nodes: int
 ) -> tuple[float | None, float | None]:
     """Bytes in and out of a worker, per step."""
     workers = [each for name, each in usage.items() if name.startswith("worker-") and each.steps > 0]
-    ranks = 1
-    if experiment.launcher == "mpi":  # all ranks of a machine are of one member
-        ranks = math.ceil([role for role, _ in member_names(experiment)].count("worker") / nodes)
+    ranks = _ranks(experiment, nodes)
     received = _mean([(each.usage.bytes_received, each.steps * ranks) for each in workers])
     return received, _mean([(each.usage.bytes_sent, each.steps * ranks) for each in workers])
 
@@ -342,7 +349,9 @@ def _shares(experiment: Experiment, point: Point, workers: Sequence[Usage]) -> T
     ]
     gpus = max(experiment.hardware.gpu_count, 1)
     return TimeShares.of(
-        cores=sum(each.cpu_share for each in workers) / len(workers) if workers else None,
+        cores=sum(each.cpu_share for each in workers) / len(workers) / _ranks(experiment, point.nodes or 1)
+        if workers
+        else None,
         devices=sum(busy) / len(busy) / gpus if busy else None,
         server=point.server_cpu,
         data=round(min(sum(waits) / len(waits), 1.0), 4) if waits else None,
