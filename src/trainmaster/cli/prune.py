@@ -44,6 +44,6 @@ def prune(
     if as_json:
         print_json(found)
     elif not count:
-        say("nothing is left that nothing needs")
+        say("nothing is left that nothing needs; `trainmaster rm --older-than 30d` removes old runs")
     elif not dry_run:
         say(f"removed: {format_bytes(found['bytes'])}")
