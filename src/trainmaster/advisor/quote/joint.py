@@ -357,25 +357,21 @@ def plan(
 
 
 def _without_waste(best: JointPlan) -> JointPlan:
-    """What changes that were made later have made needless for the limits is taken back."""
-    choices = best.of
-    for name, row in [*best.taken.items()] if best.feasible else ():
-        for other in choices.spaced(name):
-            if other != row and not choices.gives_up:
-                then = choices.whole({**best.taken, name: other})
-                if _value(then) < _value(best) / _ROUNDED and then.feasible:
-                    best = then
+    """What later changes have made needless for the limits is taken back, as long as there is any."""
+    choices, before = best.of, None
+    while best is not before and best.feasible:
+        before = best
+        for name, row in before.taken.items():
+            for other in choices.spaced(name):
+                if other != row and not choices.gives_up:
+                    then = choices.whole({**best.taken, name: other})
+                    if _value(then) < _value(best) / _ROUNDED and then.feasible:
+                        best = then
     return best
 
 
 def _value(found: JointPlan) -> float:
     return float(found.of.limits.objective(np.array(found.typical_s), np.array(found.typical_usd)))
-
-
-def _is_allowed(move: JointPlan, now: JointPlan) -> bool:
-    """No dearer per hour than is allowed, or than it is now."""
-    most = move.of.limits.usd_per_hour
-    return most == math.inf or move.usd_per_hour <= max(now.usd_per_hour, most) * _ROUNDED
 
 
 @dataclass
@@ -396,52 +392,45 @@ class _Changes:
             (name, row), most = max(self._rates.items(), key=lambda each: each[1])
             del self._rates[name, row]
             if row != now.taken[name]:
-                then, rate = self._look(now, name, row, most * _STILL)
+                then, rate = self._changed(now, name, row, most * _STILL)
                 if rate >= most * _STILL:
                     return then
-        below = [each for each in self.choices.all_below(self.aim) if _is_allowed(each, now)]
-        best = _best_move(now, below, self.aim)
-        most = 0.0 if best is None else _rate(now, best, self.aim)
+        best, most = None, 0.0
+        for then in self.choices.all_below(self.aim):
+            if (rate := self._rate(now, then, most)) > most:
+                best, most = then, rate
         for name in self.choices.deciding(now, self.aim):
             for row in self.choices.spaced(name):
                 if row == now.taken[name] or self.choices.gives_up:
                     continue
-                then, rate = self._look(now, name, row, 0.0)
+                then, rate = self._changed(now, name, row, 0.0)
                 if rate > 0:
                     self._rates[name, row] = rate
                 if rate > most:
                     best, most = then, rate
         return best
 
-    def _look(self, now: JointPlan, name: str, row: int, least: float) -> tuple[JointPlan, float]:
-        """A plan after one of them, and what that gains for what it takes; 0: less than it should."""
+    def _changed(self, now: JointPlan, name: str, row: int, least: float) -> tuple[JointPlan, float]:
         then = self.choices.whole({**now.taken, name: row})
-        hope = _rate(now, then, self.aim, at_most=True)
-        if hope <= least / _ROUNDED or not _is_allowed(then, now):
-            return then, 0.0
-        return then, _rate(now, then, self.aim)
+        return then, self._rate(now, then, least)
+
+    def _rate(self, now: JointPlan, then: JointPlan, least: float) -> float:
+        """What a change gains for what it takes; 0: less than it should, or it is dearer than is allowed.
+
+        What it gains at most is known sooner.
+        """
+        if _rate(now, then, self.aim, at_most=True) <= least / _ROUNDED:
+            return 0.0
+        allowed = self.choices.limits.usd_per_hour
+        if allowed < math.inf and then.usd_per_hour > max(now.usd_per_hour, allowed) * _ROUNDED:
+            return 0.0
+        return _rate(now, then, self.aim)
 
 
 def _rate(now: JointPlan, then: JointPlan, aim: Aim, *, at_most: bool = False) -> float:
     """What a change gains for what it takes."""
     gained, takes = now.gain(then, aim, at_most=at_most)
     return gained / max(takes, 1e-9) if gained > _LEAST else 0.0
-
-
-def _best_move(now: JointPlan, moves: Sequence[JointPlan], aim: Aim) -> JointPlan | None:
-    """The first of those that gain most for what they take; None where none gains anything.
-
-    What a move gains at most is known sooner: those that cannot be the best by that are left out.
-    """
-    hopes = [_rate(now, move, aim, at_most=True) for move in moves]
-    best, most = -1, 0.0
-    for i in sorted(range(len(moves)), key=lambda i: -hopes[i]):
-        if hopes[i] < most / _ROUNDED or hopes[i] <= 0:
-            break
-        found = _rate(now, moves[i], aim)
-        if found > most or (found == most > 0 and i < best):
-            best, most = i, found
-    return moves[best] if best >= 0 else None
 
 
 def _needed_usd(chosen: Mapping[str, Option], after: Mapping[str, Sequence[str]], cost_usd: Floats) -> Floats:
