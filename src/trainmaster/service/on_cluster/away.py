@@ -336,7 +336,7 @@ class AwayRuns:
         words = "" if is_over else f"{back()}: its driver on {self.where(run)} is gone"
         if is_over:
             self._remove_login(row)
-        else:  # nobody drives it until it is here, and a place may be slow
+        else:  # it is undriven until it is here, and a place may be slow
             self._remove_login_later(row)
         for experiment, said in answers.items():
             with suppress(UsageError):  # it was heard

@@ -311,7 +311,7 @@ class HandingOver:
         self._ready: _Ready | None = None
         self._chosen: _Ready | None = None
         self._link: DriverLink | None = None
-        self._unused: dict[str, Callable[[], None]] = {}  # what removes logins that nobody drives with
+        self._unused: dict[str, Callable[[], None]] = {}  # what removes logins that no driver uses
         self._making = threading.Lock()  # of a login
 
     def watch(self, executor: ClusterExecutor) -> None:
