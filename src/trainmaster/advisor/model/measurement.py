@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 HELD: Final = 0.1
 #: Doubt (log) of the mean of a few times that are never negative: its standard error is at most itself.
 MOST_STEP_DOUBT: Final = math.sqrt(math.log(2))
+#: Members are looked at every second: in less time nothing is known of what others hold.
+_BRIEF_S: Final = 3.0
 #: What ends with a smaller share of the steps that it has said has ended early.
 _WHOLE: Final = 0.75
 #: From the median to the 5th percentile, in spreads.
@@ -382,6 +384,25 @@ def held_doubt(held: float | None) -> float:
     (0.0, 0.0, 0.42)
     """
     return math.log(1 / (1 - max((held or 0.0) - HELD, 0.0))) / _P5_SIGMA
+
+
+def brief_doubt(seconds: float, load: float | None, cores: int) -> float:
+    """Doubt (log) about times of so short an attempt beside others: what has just begun goes before them.
+
+    A sweep was quoted 4 s (3 to 7) by less than a second at load 6; its steps took nearly four times that.
+    What others hold of its processors is not seen within that; at p95 it has its share of them only.
+
+    >>> brief_doubt(0.8, 0.5, 2), brief_doubt(9.0, 6.0, 2), round(brief_doubt(0.8, 6.0, 2), 2)
+    (0.0, 0.0, 0.76)
+
+    Args:
+        seconds: that it took.
+        load: of the machine as it began; None if unknown.
+        cores: of the machine.
+    """
+    if load is None or seconds >= _BRIEF_S:
+        return 0.0
+    return math.log(max((load + 1) / cores, 1.0)) / _P5_SIGMA
 
 
 def held_words(held: float | None, verb: str = "held") -> str:

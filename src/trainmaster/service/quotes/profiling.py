@@ -9,14 +9,16 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from trainmaster import library
-from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.model.measurement import Measurement, brief_doubt
 from trainmaster.advisor.model.task_numbers import numbers_of_task
 from trainmaster.artifacts import Snapshot, materialise, take_snapshot
 from trainmaster.control.attempt.local_site import LocalSite
@@ -234,7 +236,7 @@ class _Session:
             interrupts=lambda: self._profiler.interrupts,
             tell=self._tell,
         )
-        load = HomeLoad.now().load  # without what it adds itself
+        load, began = HomeLoad.now().load, time.monotonic()  # without what it adds itself
         try:
             found = attempt.measure(Capacity(slots=slots, gpus=self._machine.gpus), base)
         finally:
@@ -244,6 +246,8 @@ class _Session:
             RecordedPhase(name, experiment.name, took, found.offer, found.measured_at)
             for took in attempt.took
         ]
+        doubt = brief_doubt(time.monotonic() - began, load, self._machine.cores)
+        found = replace(found, step_spread=math.hypot(found.step_spread, doubt))
         found = replace(found, load=load, of_task=numbers_of_task(experiment.tasks(self._recipe.seed), 0))
         rows = [new_row(name, key, experiment.name, None, found), *phase_rows(None, phases)]
         self._service.database.add_measurement(*rows)
