@@ -37,6 +37,20 @@ def test_saving_that_takes_long_is_told_once():
     assert told[26.0][0].startswith("it has ended; what it left is still being saved")
 
 
+def test_saving_that_has_failed_for_a_reason_is_not_said_to_be_of_many_files():
+    notes = JobNotes(SimpleNamespace(left_s=lambda: None))
+    task = SimpleNamespace(
+        experiment="main", number=0, attempt=1, key=("main", 0), state=State.SAVING, try_at=5.0
+    )
+    failed = SimpleNamespace(done=True, error="the store does not answer", place="")
+    run_state = SimpleNamespace(run="r", live_tasks=lambda: [task])
+    jobs = SimpleNamespace(of=lambda *_: {EffectKind.KEEP: failed})
+    (first,) = notes.look(run_state, jobs, [], 10.0)
+    assert "saving is tried again: the store does not answer" in first.message
+    task.try_at = None  # it is being tried
+    assert [notes.look(run_state, jobs, [], at) for at in (20.0, 40.0)] == [[], []]
+
+
 def test_what_keeps_checkpoints_from_the_store_is_told_once_however_often_it_is_tried():
     notes = JobNotes(SimpleNamespace())
     task = SimpleNamespace(

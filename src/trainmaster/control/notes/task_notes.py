@@ -73,13 +73,15 @@ class JobNotes:
         for task in run_state.live_tasks():
             attempt = attempt_id(run_state.run, task.experiment, task.number, task.attempt)
             is_saving = task.state in (State.SAVING, State.RECOVERING)
+            told = self._told.get(attempt)
+            has_failed = told is not None and told.state is task.state  # why it takes long was said
             if task.state is State.RUNNING and attempt in checkpointed:
                 form = "no checkpoint: {}"
             elif task.state is State.STAGING and task.try_at:  # else it is not to be tried again
                 form = "not ready to start, and tried again: {}"
             elif is_saving and task.try_at:
                 form = "it has ended, and saving is tried again: {}"
-            elif is_saving and now - self._since.setdefault(attempt, now) >= LONG_S:
+            elif is_saving and not has_failed and now - self._since.setdefault(attempt, now) >= LONG_S:
                 self._since[attempt] = math.inf  # once
                 form = "it has ended; what it left is still being saved: many files, or large ones, take long"
                 notes.append(Note(form, *task.key, task.attempt))
