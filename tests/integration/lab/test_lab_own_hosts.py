@@ -114,6 +114,20 @@ experiments:
     assert len({line.split(" on ")[1] for line in lines}) == 2
 
 
+def test_a_setup_of_a_killed_driver_is_ended_by_cancel(renter: Renter, owner: Any) -> None:
+    """It goes on for the next driver; a host of one's own does not keep it."""
+    text = """
+name: steps
+experiments: {train: {setup: sleep 24680, command: "true"}}
+"""
+    going = renter.run(renter.recipe(text), provider="hosts")
+    going.until(lambda: "sleep 24680" in processes_on_hosts(owner), "its setup")
+    going.kill()
+    assert "sleep 24680" in processes_on_hosts(owner)
+    renter.call("cancel", going.run)
+    until(lambda: "sleep 24680" not in processes_on_hosts(owner), "it is ended")
+
+
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("script", ["meets", pytest.param("example", marks=pytest.mark.crossings)])
 def test_parameter_servers_on_two_hosts(renter: Renter, script: str) -> None:

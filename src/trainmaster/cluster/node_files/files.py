@@ -21,6 +21,7 @@ from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_files.trees import FILE, FOLDER, LINK, TreeEntry, digest, pack, scan
 from trainmaster.cluster.node_files.worker_client import NodeWorker
 from trainmaster.cluster.node_links import NodeLinks
+from trainmaster.control.attempt.setup import OF_VARIABLE
 from trainmaster.control.task.layout import Home
 from trainmaster.dataclass import dataclass
 from trainmaster.library import library_of_nodes
@@ -301,6 +302,18 @@ def end_mounts_command(directory: str) -> str:
         'umount -l -- "$at" 2>/dev/null || fusermount3 -u -z -q -- "$at" 2>/dev/null || '
         'fusermount -u -z -q -- "$at" ;; '
         "esac; done < /proc/self/mountinfo"
+    )
+
+
+def end_setups_command(code: str) -> str:
+    """A shell command that ends what makes an environment for the code in a directory.
+
+    The worker that has started it ends its container, if it has one.
+    """
+    mark = shlex.quote(f"{OF_VARIABLE}={code}")
+    return (
+        f"for tm in $(grep -lzxF -- {mark} /proc/[0-9]*/environ 2>/dev/null); do "
+        'tm=${tm#/proc/}; kill -KILL "${tm%/environ}" 2>/dev/null; done; true'
     )
 
 

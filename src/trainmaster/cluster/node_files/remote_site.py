@@ -282,7 +282,7 @@ class RemoteSite:
         return self._data.lost(attempt, distinct(self._nodes.present(attempt)), context)
 
     def withdraw_data(self, experiments: Iterable[str]) -> None:
-        """The run is over: end its mounts on nodes that may go on without it.
+        """The run is over: end its mounts and setups on nodes that may go on without it.
 
         Args:
             experiments: of the run.

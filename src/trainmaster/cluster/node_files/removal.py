@@ -21,6 +21,7 @@ from trainmaster.cluster.node_files.files import (
     NodeFiles,
     NodePaths,
     end_mounts_command,
+    end_setups_command,
     mounted_runs,
     mounted_runs_command,
 )
@@ -68,7 +69,7 @@ class NodeMounts:
                     self._files.shell(node, end_mounts_command(f"{runs}/{run}"), _MOUNTS_S)
 
     def end(self, nodes: Sequence[NodeAccess], *, first_s: float = FIRST_S, next_s: float = NEXT_S) -> None:
-        """End the run's; nodes that hang keep them.
+        """End the run's, and what still makes an environment for it; nodes that hang keep them.
 
         A rented machine takes them along when its lease ends. On one that is used again, and on a host of the
         user's, `clear` of a later run ends what is left.
@@ -78,7 +79,9 @@ class NodeMounts:
             first_s: how long the first answer is waited for.
             next_s: how long each further one.
         """
-        command = end_mounts_command(self._paths.there(self._paths.home.data_directory(self._paths.run)))
+        mounted = self._paths.there(self._paths.home.data_directory(self._paths.run))
+        code = self._paths.there(self._paths.home.code_directory(self._paths.run))
+        command = f"{end_setups_command(code)}; {end_mounts_command(mounted)}"
         todo: queue.SimpleQueue[NodeAccess] = queue.SimpleQueue()
         done: queue.SimpleQueue[None] = queue.SimpleQueue()
         for node in nodes:

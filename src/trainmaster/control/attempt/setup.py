@@ -22,6 +22,8 @@ from trainmaster.spec.processes import end_marked
 
 #: Marks all processes of a setup; its value is the place of the environment.
 _VARIABLE: Final = "TRAINMASTER_SETUP"
+#: Tells which run's code it is for.
+OF_VARIABLE: Final = "TRAINMASTER_SETUP_OF"
 #: With it bash would take itself for a login's shell and run its start-up files.
 _OF_A_LOGIN: Final = ("SSH_CLIENT", "SSH2_CLIENT")
 #: So long a directory that cannot be removed is tried again.
@@ -123,7 +125,8 @@ class Setup:
                 with suppress(OSError):
                     os.utime(ready)  # what removes those that nothing needs goes by their last use
                 return False
-            with self.log.open("wb") as output, _marked(path) as marker:
+            with self.log.open("wb") as output, _marked(path) as mark:
+                marker = {_VARIABLE: mark, OF_VARIABLE: self.code}
                 _remove(path)
                 if in_image is None:
                     code = self._on_host(output, marker)
@@ -193,13 +196,13 @@ def end_abandoned(path: Path, end_container: Callable[[], None] | None = None) -
 
 
 @contextmanager
-def _marked(path: Path) -> Iterator[dict[str, str]]:
+def _marked(path: Path) -> Iterator[str]:
     """What processes of a setup are found by; none of them is left afterwards, nor of one that was killed."""
     mark = _mark(path)
     _under_way.add(path)
     try:
         end_marked(_VARIABLE, mark)
-        yield {_VARIABLE: mark}
+        yield mark
     finally:
         end_marked(_VARIABLE, mark)
         _under_way.discard(path)

@@ -177,7 +177,9 @@ def rented_backend(
 
     def finish(controller: Controller) -> None:
         try:
-            if any(each.data for each in recipe.experiments.values()):  # of machines that are kept
+            # Of machines that go on: those that are kept, and one's own.
+            is_over = controller.run_state.reason is EndReason.SUCCEEDED
+            if any(each.data or (each.setup and not is_over) for each in recipe.experiments.values()):
                 machines.site.withdraw_data(recipe.experiments)
         finally:  # nothing may leave machines rented
             machines.finish(
