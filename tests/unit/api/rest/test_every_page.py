@@ -36,6 +36,7 @@ FORMS = {
     "registry": {"version": "1", "expected": "1", "alias": "production"},
     "volumes": {"version": "1"},
     "workflows": {"do": "remove"},
+    "tasks": {"task": "main/0"},
     "members": {"role": "viewer"},
     "/runs/label": {"run": "job-blue", "label": "a=b"},
     "/runs/cancel": {"run": "job-blue"},
