@@ -152,7 +152,7 @@ def hand_set(kind: int):
         "straggle": (-4.0 if not kind else -3.5, 0.8),
         "overlap": (0.3, 0.9),
         "exposed": (-0.6, 0.9),
-        "trips": (1.4, 1.0),
+        "trips": (2.1, 1.3),  # from one round trip to those of a tensor each, a hundred
         "flat": (0.0, 1.0),
         "serve": (-2.5, 1.3),
         "queue": (0.4, 0.9),

@@ -150,7 +150,7 @@ def test_a_network_that_nobody_told_is_not_as_fast_as_the_inside_of_one_machine(
     untold, gigabit, fast = steps_s(None), steps_s(1.0), steps_s(20.0)
     assert untold.p50 > 2 * fast.p50
     assert untold.p95 > 1.2 * gigabit.p95
-    assert untold.p5 < gigabit.p5
+    assert untold.p5 < 1.2 * gigabit.p5  # there it is little of the step
 
 
 def test_of_a_gang_whose_exchange_nothing_counted_no_more_is_believed_than_its_members_can_hold():

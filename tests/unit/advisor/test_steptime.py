@@ -275,6 +275,18 @@ def test_enough_particles_are_felt():
         assert StepTimeModel.fit(points).effective > 40
 
 
+def test_a_term_that_no_row_tells_has_the_intervals_of_its_prior_with_any_seed():
+    """Of one node only, the width for several was 2.1 to 3.1 from seed to seed: all from 384 draws."""
+    seen = [
+        Point(Strategy.ALLREDUCE, n, nodes=1, local_batch=64.0, step_time_s=t)
+        for n, t in ((1, 0.5), (2, 0.51), (4, 0.53))
+    ]
+    asked = [Point(Strategy.ALLREDUCE, 32, nodes=8, local_batch=64.0)]
+    found = [StepTimeModel.fit(seen, seed).predict(asked) for seed in range(8)]
+    widths = np.log([float(each.high[0] / each.low[0]) for each in found])
+    assert widths.std() < 0.1 * widths.mean()
+
+
 def test_what_all_rounds_have_drawn_counts_so_that_few_are_needed(monkeypatch):
     """Of a job with eight points no round alone has so many draws that are felt."""
     felt = []
@@ -288,10 +300,10 @@ def test_what_all_rounds_have_drawn_counts_so_that_few_are_needed(monkeypatch):
         Point(Strategy.ALLREDUCE, n, nodes=k, local_batch=64.0, step_time_s=t)
         for (n, k), t in zip(sizes, times, strict=True)
     ]
-    found = StepTimeModel.fit(points)
+    found = StepTimeModel.fit(points, seed=5)
     assert len(set(felt[:-1])) > 1
     assert found.effective == felt[-1] > 1.2 * max(felt[:-1])
-    assert (StepTimeModel.fit(points).draws == found.draws).all()
+    assert (StepTimeModel.fit(points, seed=5).draws == found.draws).all()
 
 
 def test_thousands_of_points_are_thinned_and_all_are_checked():

@@ -146,11 +146,12 @@ class EmpiricalPriors:
     def _expected(self, jobs: Sequence[Job], priors: tuple[Prior, ...]) -> tuple[tuple[Floats, ...], ...]:
         """What the posteriors of all jobs are under the present priors."""
         found: list[list[tuple[Floats, ...]]] = [[] for _ in priors]
-        for at, (columns, times) in zip(self.at, jobs, strict=True):
+        for job, (at, (columns, times)) in enumerate(zip(self.at, jobs, strict=True)):
             context = MeasuredContext.of(columns)
             own = priors_of(columns, times, context, priors)
             measured = Measured.of(Shapes.of(columns, context), np.log(times), own)
-            drawn = Posterior.of(measured, particles=_PARTICLES, draws=_DRAWS, rounds=_MOVES)
+            # each with a seed of its own: the chance of a few draws must not be that of all jobs
+            drawn = Posterior.of(measured, job, particles=_PARTICLES, draws=_DRAWS, rounds=_MOVES)
             cell = measured.errors.cell[drawn.hypothesis]
             for i, prior in enumerate(priors):
                 rows = drawn.prior == i

@@ -51,7 +51,7 @@ _ALLREDUCE: Final[_Rows] = (
     ("straggle", -3.37, 0.96, 0.0, -0.35, 0.0, 0.53),  # exponent of all workers: the slowest is waited for
     ("overlap", -0.05, 1.0, 0.0, 0.21, 0.0, 0.0),  # 0: compute + communication, 9: the larger one
     ("exposed", -0.83, 0.99, 0.0, 0.0, 0.0, 0.0),  # logistic: compute that nothing hides behind
-    ("trips", 0.88, 0.96, 0.0, 0.23, 0.0, 0.0),  # one-way latencies per round
+    ("trips", 2.2, 1.2, 0.0, 0.1, 0.0, 0.0),  # one-way latencies per round: of a buffer, or of each tensor
     ("flat", -0.59, 1.35, 0.0, 0.3, 0.0, 0.0),  # logistic: a ring of the nodes, or of all workers
 )
 _SYNCHRONOUS: Final[_Rows] = (
@@ -103,6 +103,11 @@ INDEX: Final = tuple({name: i for i, name in enumerate(names)} for names in NAME
 _ANY_LINK: Final = {"rho_out": (-2.3, 1.6), "hop_out": (-4.0, 1.8)}
 #: Spread of ``rho_out`` or ``wire`` where gradient and network card are known.
 _KNOWN_SPREAD: Final = 0.45
+#: Published steps of several nodes are about this long (`traits`). How what a network costs follows from the
+#: length of shorter ones is an extrapolation, whose slope may be off by half, its own size.
+_PUBLISHED: Final = 1.0
+_SLOPE_DOUBT: Final = 0.5
+_EXTRAPOLATED: Final = ("rho_out", "hop_out")
 #: Traits of a job count so far only, log: its step, in units of `TYPICAL_STEP_S`.
 TYPICAL_STEP_S: Final = 0.2
 _SHORTEST: Final = -3.5
@@ -199,6 +204,9 @@ def informed(kind: int, prior: Prior, at: Floats, shortest_s: float, context: Me
     """
     mean, spread, names = prior.mean(at), prior.spread.copy(), NAMES[kind][1:]
     mean[names.index("trips")] -= np.log(shortest_s)
+    for name in () if kind else _EXTRAPOLATED:
+        i = names.index(name)
+        spread[i] = np.hypot(spread[i], _SLOPE_DOUBT * min(at[0] - _PUBLISHED, 0.0))
     if not kind and not context.nodes_known:  # the "network" may be the inside of one machine
         for name, (middle, width) in _ANY_LINK.items():
             i = names.index(name)
@@ -208,6 +216,9 @@ def informed(kind: int, prior: Prior, at: Floats, shortest_s: float, context: Me
         wire = np.log(context.gradient / achieved_bytes_per_second(context.nic) / shortest_s)
         i = names.index("wire" if kind else "rho_out")
         mean[i], spread[i] = wire, _KNOWN_SPREAD
+        if kind:  # no update is shorter than what its bytes take
+            serve = names.index("serve")
+            mean[serve] = max(mean[serve], wire)
     return Prior(np.vstack([mean, np.zeros((3, len(mean)))]), spread, prior.absent, prior.grid)
 
 
