@@ -196,8 +196,15 @@ PANELS: Final = {
 _TOO_MUCH: Final = {"logs": "`--experiment` names an experiment, `--task` and `--member` what is in it."}
 
 
+#: What is looked for as an option, and is a key of the recipe.
+_KEYS: Final = {
+    "total": "budget.total=20", "budget": "budget.total=20", "max-usd": "budget.total=20",
+    "per-hour": "budget.per_hour=3", "deadline": "budget.deadline=2h",
+}  # fmt: skip
+
+
 class _Verb(TyperCommand):
-    """One that says in two lines what is missing or too much."""
+    """One that says in two lines what is missing, unknown or too much."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - passed on
         """Read what was given."""
@@ -211,11 +218,29 @@ class _Verb(TyperCommand):
                 f"{ctx.command_path} needs {names}{what}", f"`{ctx.command_path} --help` has the rest."
             )
         ctx.allow_extra_args = True
-        read = TyperCommand.parse_args(self, ctx, args)
+        try:
+            read = TyperCommand.parse_args(self, ctx, args)
+        except Exception as error:  # of a private type
+            if "possibilities" not in vars(error):
+                raise
+            raise self._no_such_option(ctx, error.option_name) from None  # type: ignore[attr-defined]
         if ctx.args:
             hint = _TOO_MUCH.get(self.name or "", f"`{ctx.command_path} --help` says what it takes.")
             raise UsageError(f"{ctx.command_path}: {' '.join(ctx.args)} is too much", hint)
         return read
+
+    def _no_such_option(self, ctx: Any, given: str) -> UsageError:  # noqa: ANN401 - as above
+        """With the one that is meant: what typer proposes may be far from it."""
+        from trainmaster.spec.node import nearest
+
+        name = given.lstrip("-")
+        known = [each.removeprefix("--") for of in self.params for each in of.opts if each.startswith("--")]
+        hint = f"`{ctx.command_path} --help` says what it takes."
+        if name in _KEYS and "set" in known:
+            hint = f"It is a key of the recipe: `--set {_KEYS[name]}`."
+        elif near := nearest(name, known):
+            hint = f"Did you mean --{near}?"
+        return UsageError(f"{ctx.command_path} has no option {given}", hint)
 
 
 class _LazyCommands(Mapping[str, Any]):

@@ -25,7 +25,7 @@ Each message says what was wrong and where; ``hint`` says what to do next.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
@@ -185,6 +185,19 @@ class NotFoundError(TrainmasterError):
     """No such run, task, model, ..."""
 
     exit_code = 2
+
+
+def no_such_member(run: str, member: str, known: Iterable[str]) -> NotFoundError:
+    """That a run, or what is chosen of it, has no member of a name, with those that there are.
+
+    >>> no_such_member("job-a1", "worker-9", ["worker-1", "ps-0", "worker-0"]).hint
+    'There are ps-0, worker-0 to worker-1.'
+    """
+    most: dict[str, int] = {}
+    for role, _, index in (each.rpartition("-") for each in sorted(known)):
+        most[role] = max(most.get(role, 0), int(index))
+    names = (f"{role}-0" + f" to {role}-{last}" * (last > 0) for role, last in most.items())
+    return NotFoundError(f"{run} has no member {member!r} there", f"There are {', '.join(names)}.")
 
 
 class StoreError(TrainmasterError):

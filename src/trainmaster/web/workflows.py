@@ -26,7 +26,14 @@ def workflows(request: Request, state: State, caller: Reader) -> Response:
 def workflow(request: Request, name: str, state: State, caller: Reader) -> Response:
     """One of them."""
     found = state.workflows(caller).show(name)
-    return page(request, "workflow.html", workflow=found, may_change="run" in caller.scopes)
+    return page(
+        request,
+        "workflow.html",
+        workflow=found,
+        may_change="run" in caller.scopes,
+        address=_address(request, name),
+        of_team=request.query_params.get("team"),
+    )
 
 
 @router.post("/workflows/{name}")
@@ -37,14 +44,21 @@ def change(
     those = state.workflows(caller)
     if do == "secret":
         secret = those.rotate(name)["secret"]
-        return _secret_page(request, name, secret, "; the one before is good no more")
+        more = "; the one before is good no more"
+        return _secret_page(request, name, secret, _address(request, name), more)
     if do == "remove":
         those.remove(name)
         return redirect("/workflows")
     acts = {"pause": those.pause, "resume": those.resume, "start": those.trigger}
     if do in acts:
         acts[do](name)
-    return redirect(f"/workflows/{quote(name)}")
+    return redirect(_address(request, name))
+
+
+def _address(request: Request, name: str) -> str:
+    """Of its page, for the same team as this one: other teams may have one of that name."""
+    team = request.query_params.get("team")
+    return f"/workflows/{quote(name)}" + (f"?team={quote(team)}" if team else "")
 
 
 def begin(request: Request, state: ServerState, caller: Caller, asked: RunRequest, key: str) -> Response:
@@ -53,12 +67,12 @@ def begin(request: Request, state: ServerState, caller: Caller, asked: RunReques
         run, _, _ = state.submissions.submit(caller, asked, key)
         return redirect(f"/runs/{quote(run)}")
     found = state.workflows(caller).keep(asked)
+    back = f"/workflows/{quote(found['workflow'])}"
     if "secret" in found:
-        return _secret_page(request, found["workflow"], found["secret"])
-    return redirect(f"/workflows/{quote(found['workflow'])}")
+        return _secret_page(request, found["workflow"], found["secret"], back)
+    return redirect(back)
 
 
-def _secret_page(request: Request, name: str, secret: str, more: str = "") -> Response:
+def _secret_page(request: Request, name: str, secret: str, back: str, more: str = "") -> Response:
     title, what = "Secret of a webhook", f"The secret of the webhook of {name}{more}."
-    back = f"/workflows/{quote(name)}"
     return page(request, "shown_once.html", title=title, what=what, secret=secret, back=back)

@@ -400,7 +400,7 @@ def test_a_share_of_a_sweep_has_just_the_machines_that_are_taken(
     del work.lengths[3 - workers]
     found = Machines.of(market(offer("t4", 0.5)).catalogue.columns(), np.array([on_each]))
     some = Candidates.of(work, found, found[:0], None)
-    assert {(int(n), int(g)) for n, g in zip(some.machines, some.at_once, strict=True)} == {(count, at_once)}
+    assert [(int(n), int(g)) for n, g in zip(some.machines, some.at_once, strict=True)] == [(count, at_once)]
     assert set(some.price) == {0.5 * count}
 
 

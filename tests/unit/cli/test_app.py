@@ -57,6 +57,9 @@ def test_who_looks_at_runs_loads_nothing_that_only_driving_needs(tmp_path, monke
         (["cp"], "trainmaster cp needs RUN", "`trainmaster cp --help`"),
         (["logs", "job-1a", "train", "3"], "logs: train 3 is too much", "`--experiment` names an experiment"),
         (["check", "a", "b"], "trainmaster check: b is too much", "`trainmaster check --help`"),
+        (["run", "a", "--total", "3"], "trainmaster run has no option --total", "`--set budget.total=20`"),
+        (["run", "a", "--yess"], "trainmaster run has no option --yess", "Did you mean --yes?"),
+        (["status", "--total", "3"], "status has no option --total", "`trainmaster status --help`"),
     ],
 )
 def test_what_is_missing_or_too_much_is_said_in_two_lines(words, said, hint):

@@ -92,7 +92,7 @@ class Candidates(Frame):
             pairs = Pairs.all_of(machines, servers if workload.servers else servers[:0])
         is_gang = workload.servers > 0 or max(workload.lengths) > 1
         fills = np.zeros(len(at_once), dtype=bool)  # with as many tasks as the machines have room for
-        if slots is None and not is_gang:
+        if slots is None and not is_gang and workload.machines is None:
             at_once, fills = np.tile(at_once, 2), np.repeat([False, True], len(at_once))
         pair, n, g = (
             axis.ravel()

@@ -6,12 +6,12 @@ import json
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.api.remote.streaming import ServerMessage
 from trainmaster.api.results import Event, LogQuery
-from trainmaster.spec.errors import NotFoundError
+from trainmaster.spec.errors import no_such_member
 from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.topics import MODEL_PROMOTED, NOT_PROMOTED
 
@@ -214,7 +214,7 @@ def _left_s(status: Mapping[str, Any], experiment: str) -> float | None:
 
 
 def follow_logs(
-    messages: Iterator[ServerMessage], query: LogQuery, run: str, *, is_labelled: bool, is_known: bool
+    messages: Iterator[ServerMessage], query: LogQuery, run: str, names: Collection[str], *, is_labelled: bool
 ) -> Iterator[bytes]:
     """What members write, until the run is over, as `service.log_streams.LogStreams` words it.
 
@@ -222,8 +222,8 @@ def follow_logs(
         messages: from the beginning of the run on, or from near its end with ``tail``.
         query: which lines; from ``since`` on is where the messages begin.
         run: its id.
+        names: of the members that the recipe has there.
         is_labelled: several streams may come: each line says whose it is.
-        is_known: the recipe has the member that is asked for.
 
     Raises:
         NotFoundError: the recipe has no member of that name, nor has one written anything.
@@ -264,8 +264,8 @@ def follow_logs(
                         yield b"".join((label if is_labelled else b"") + line + b"\n" for line in last)
             if is_over:
                 break
-    if not is_any and query.member is not None and not is_known and query.since is None:
-        raise NotFoundError(f"{run} has no member {query.member!r} there", "Try without --member.")
+    if not is_any and query.member is not None and query.member not in names and query.since is None:
+        raise no_such_member(run, query.member, names)
 
 
 def _is_wanted(data: Mapping[str, Any], query: LogQuery) -> bool:

@@ -405,16 +405,16 @@ class RemoteClient:
         experiments = Recipe.from_text(self._text(run)).experiments.values()
         chosen = [found for found in experiments if query.experiment in (None, found.name)]
         status = self._status(run)["experiments"]
-        streams, is_known = 0, False
+        streams, names = 0, set[str]()
         for found in chosen:
-            names = [f"{role.name}-{index}" for role in found.members() for index in range(role.count)]
+            its = [f"{role.name}-{index}" for role in found.members() for index in range(role.count)]
             tasks = 1 if query.task is not None else status[found.name]["tasks"]["total"]
-            streams += tasks * (1 if query.member is not None else len(names))
-            is_known = is_known or query.member in names
+            streams += tasks * (1 if query.member is not None else len(its))
+            names |= {*its}
         is_labelled = streams > 1 or any(found.retries for found in chosen)
         tail = None if query.tail is None else max(1 << 16, query.tail * _LINE_BYTES)
         told = messages(self._to, run, tail, query.since)
-        return follow_logs(told, query, run, is_labelled=is_labelled, is_known=is_known)
+        return follow_logs(told, query, run, names, is_labelled=is_labelled)
 
     def events(self, run: str, after: int = 0) -> list[Event]:
         rows = self._to.get(f"/runs/{quoted(run)}/events", after=after)["events"]

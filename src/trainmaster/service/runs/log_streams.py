@@ -18,7 +18,7 @@ from trainmaster.service.runs.curves import tasks_of
 from trainmaster.service.runs.stored_recipe import experiments_in_all_sizes
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.service.service import Service
-from trainmaster.spec.errors import NotFoundError, UsageError, fails_as
+from trainmaster.spec.errors import NotFoundError, UsageError, fails_as, no_such_member
 from trainmaster.spec.states import State
 from trainmaster.spec.units import parse_duration
 
@@ -151,7 +151,7 @@ class LogStreams:
         chosen = {e.name: e for e in sizes if experiment in (None, e.name)}.values()
         names = {e.name: [f"{role}-{index}" for role, index in member_names(e)] for e in chosen}
         self._members = {name: 1 if member is not None else len(found) for name, found in names.items()}
-        self._is_known = any(member in found for found in names.values())
+        self._names = {one for found in names.values() for one in found}
         streams = sum((1 if task is not None else totals[e.name]) * self._members[e.name] for e in chosen)
         self._may_retry = any(e.retries for e in chosen)
         self._many = streams > 1 or system is not False
@@ -188,8 +188,8 @@ class LogStreams:
                 "It is where a machine was lost or ran out of memory; `trainmaster logs RUN --system --now` "
                 "asks a machine that is there.",
             )
-        if not self._any and self._member is not None and not self._is_known:
-            raise NotFoundError(f"{self._run} has no member {self._member!r} there", "Try without --member.")
+        if not self._any and self._member is not None and self._member not in self._names:
+            raise no_such_member(self._run, self._member, self._names)
 
     def _find(self) -> None:
         database = self._service.database

@@ -19,7 +19,7 @@ from trainmaster.providers.capabilities import TRANSPORTS, capabilities_of
 from trainmaster.service.runs.known_nodes import KnownNodes, answers
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.service.service import Service
-from trainmaster.spec.errors import MissingPartError, NotFoundError, ProviderError, UsageError
+from trainmaster.spec.errors import MissingPartError, NotFoundError, ProviderError, UsageError, no_such_member
 from trainmaster.spec.private_files import write_private
 from trainmaster.spec.processes import said_by
 from trainmaster.transport.base import Target, openssh_options
@@ -141,7 +141,7 @@ def check_member(service: Service, run: str, member: str | None) -> None:
         NotFoundError: there is none of that name; with those that there are.
     """
     if member is not None and member not in (known := members_of(service, run)):
-        raise NotFoundError(f"{run} has no member {member!r}", f"It has {', '.join(sorted(known))}.")
+        raise no_such_member(run, member, known)
 
 
 def processes_here(run: str, member: str | None) -> Iterator[tuple[int, dict[str, str]]]:

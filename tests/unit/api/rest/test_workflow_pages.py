@@ -123,3 +123,14 @@ def test_one_that_may_start_nothing_any_more_needs_somebody(served):
     assert 'workflow <a href="/workflows/nightly">nightly</a>' in shown
     assert told["why"] in unescape(shown)
     assert "Needs you" not in served.ask("blue-read", "GET", "/").text
+
+
+def test_an_administrator_changes_that_of_a_team_on_its_page(served):
+    address = "/workflows/nightly?team=red"
+    assert f'href="{address}"' in served.ask("admin", "GET", "/workflows").text
+    shown = served.ask("admin", "GET", address).text
+    assert f'action="{address}"' in shown
+    assert "/new?workflow=" not in shown, "it would be kept for another team"
+    assert "Members of team red change it." in shown
+    assert served.ask("admin", "POST", address, data={"do": "pause"}).headers["location"] == address
+    assert f'href="{address}"' in served.ask("admin", "POST", address, data={"do": "secret"}).text
