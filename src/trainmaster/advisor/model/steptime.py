@@ -234,7 +234,7 @@ class StepTimeModel:
         none = np.zeros(len(shapes))
         if not self.unexplained.any():
             return none, none
-        near = DiscrepancyCovariance.of(self._all, shapes, reach=_LOCAL).rough
+        near = DiscrepancyCovariance.of(self._all, shapes, reach=_LOCAL).shape
         total = near.sum(0) + 1e-12
         weight = near[self.unexplained]
         amount = weight.sum(0) + 1e-12
@@ -297,7 +297,7 @@ class StepTimeModel:
         known = (towards * gain).sum(1)
         level = (1 - (errors.pull[which, :, None] * towards).sum(1)) ** 2 / errors.total[which, None]
         left = np.maximum(amplitude[:, None] ** 2 + BATCH**2 - known, 0.0) + level + shapes.guess**2
-        mean = (amplitude[back, None] ** 2) * (self._pulls @ near.rough) + self._pulls @ near.batch
+        mean = (amplitude[back, None] ** 2) * (self._pulls @ near.shape) + self._pulls @ near.batch
         return mean, left[back]
 
     @cached_property
