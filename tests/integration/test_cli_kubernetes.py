@@ -16,11 +16,15 @@ pytest.importorskip("starlette", reason="starlette is not installed")
 pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 
 sys.path.append(str(Path(__file__).parent / "lab"))  # the one who rents
+sys.path.append(str(Path(__file__).parent / "places"))
 
+from place_runs import MOVED, at_home, team_server, team_token
 from renter import Renter
+from spread_tasks import spread
 
 from trainmaster.testing.kubernetes_double import KubernetesDouble
 from trainmaster.testing.kueue_double import QUEUE, KueueDouble
+from trainmaster.testing.private_s3 import PrivateS3
 from trainmaster.testing.waits import until
 
 pytestmark = [
@@ -46,12 +50,12 @@ def double() -> Iterator[KubernetesDouble]:
         yield running
 
 
-def user_of(double: KubernetesDouble, root: Path, more: str = "") -> Renter:
+def user_of(double: KubernetesDouble, root: Path, more: str = "", cpus: int = 1) -> Renter:
     """Somebody with a home and a login."""
     home, work = root / "home", root / "work"
     home.mkdir(parents=True)
     work.mkdir()
-    settings = f"image: any\nmachines:\n  node: {{cpus: 1, memory: 500MB}}\n{more}"
+    settings = f"image: any\nmachines:\n  node: {{cpus: {cpus}, memory: 500MB}}\n{more}"
     (home / "kubernetes.yaml").write_text(settings)
     kept = {name: os.environ[name] for name in ("HOME", "PATH", "TRAINMASTER_CACHE") if name in os.environ}
     environ = {**kept, "TRAINMASTER_HOME": str(home), "KUBECONFIG": str(double.kubeconfig)}
@@ -109,3 +113,42 @@ def test_gangs_in_a_queue_of_kueue(tmp_path: Path) -> None:
         finally:
             for each in users:
                 each.kill_all()
+
+
+@pytest.mark.s3
+@pytest.mark.crossings
+@pytest.mark.parametrize("queue", ["", f"queue: {QUEUE}\n"], ids=["no queue", "Kueue"])
+@pytest.mark.parametrize("options", [(), MOVED], ids=["home", "cluster"])
+def test_a_search_and_a_sweep_fill_both_pods(tmp_path: Path, queue: str, options: tuple[str, ...]) -> None:
+    """Whose quota is then free."""
+    pytest.importorskip("boto3", reason="boto3 is not installed")
+    with KueueDouble(quota_cpus=4.0) as double, PrivateS3() as s3:
+        user = user_of(double, tmp_path, queue, cpus=2)
+        user.env |= {**s3.environment(s3.url), "TRAINMASTER_STORE": f"s3://{s3.new_bucket()}/store"}
+        try:
+            spread(user, "kubernetes", "node", 4, *options)
+            until(lambda: double.left() == [], "its pods are gone")
+            until(lambda: double.used_cpus() == 0.0, "the quota is free")
+        finally:
+            user.kill_all()
+
+
+@pytest.mark.crossings
+def test_a_team_fills_both_pods_with_its_own_login(tmp_path: Path) -> None:
+    """In a queue of Kueue, by a server that has no login there."""
+    with KueueDouble(quota_cpus=4.0) as double:
+        user = user_of(double, tmp_path, f"queue: {QUEUE}\n", cpus=2)
+        user.env["TRAINMASTER_WEBHOOK_NETWORKS"] = "127.0.0.0/8"
+        kubeconfig = user.env.pop("KUBECONFIG")
+        (mia := tmp_path / "mia").mkdir()
+        (user.lab.home / "kubernetes.yaml").rename(mia / "kubernetes.yaml")
+        try:
+            with team_server(user) as server:
+                at_mia = at_home(user, server, server.token, mia, KUBECONFIG=kubeconfig)
+                at_ann = at_home(user, server, team_token(user, "ann"), tmp_path / "ann")
+                user.call("team", "login", "vision", "kubernetes", "--yes", **at_mia)
+                spread(user, "kubernetes", "node", 4, **at_ann)
+            until(lambda: double.left() == [], "its pods are gone")
+            until(lambda: double.used_cpus() == 0.0, "the quota is free")
+        finally:
+            user.kill_all()

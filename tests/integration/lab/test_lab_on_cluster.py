@@ -16,6 +16,7 @@ pytest.importorskip("boto3", reason="boto3 is not installed")
 pytest.importorskip("cryptography", reason="cryptography is not installed")
 
 from renter import ENGINE, Renter, Renting, drivers
+from spread_tasks import spread
 
 from trainmaster.service.quotes.history import DEVICE_FILE, histories
 from trainmaster.service.service import Service
@@ -150,3 +151,13 @@ def test_the_home_is_cut_off_for_longer_than_every_lease_and_ends_the_run_afterw
     renter.call("cancel", run)
     assert json.loads(renter.call("status", run, "--json").stdout)["reason"] == "CANCELLED"
     until(lambda: lab.alive() == before, "its machine is gone")
+
+
+@pytest.mark.crossings
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("engine", ["ssh", "ray"])
+def test_a_search_and_a_sweep_fill_both_machines(lab: Any, renter: Renter, engine: str) -> None:
+    """The driver takes no place of theirs."""
+    before = lab.alive()
+    spread(renter, "lab", "m4.large", 4, "--on-cluster", "--set", f"engine={engine}")
+    until(lambda: lab.alive() == before, "its machines are gone")

@@ -30,6 +30,9 @@ import sqlalchemy as sa
 from command_server import TRAINMASTER
 from renter import DEADLINE_S, Renter, Renting
 from server_of_lab import LabServer
+from spread_tasks import spread
+
+from trainmaster.testing.waits import until
 
 pytestmark = [pytest.mark.ray, pytest.mark.s3, pytest.mark.timeout(1200)]
 
@@ -346,3 +349,17 @@ def _nobody_has(secret: bytes, server: LabServer, renter: Renter) -> None:
             with contextlib.suppress(OSError):
                 if path.is_file() and not path.is_symlink():
                     assert secret not in path.read_bytes(), path
+
+
+@pytest.mark.crossings
+def test_a_search_and_a_sweep_fill_both_machines(
+    lab: Any, renter: Renter, server: LabServer, tmp_path: Path
+) -> None:
+    """As at home, with a member who is logged in."""
+    before = lab.alive()
+    process = server.start()
+    team = Team(renter, server, tmp_path / "ann")
+    team.login()
+    spread(renter, "lab", "m4.large", 4, "--set", "budget.total=$5", **team.env)
+    until(lambda: lab.alive() == before, "its machines are gone")
+    process.interrupt()

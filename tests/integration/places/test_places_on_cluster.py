@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 pytest.importorskip("asyncssh", reason="asyncssh is not installed")
@@ -34,6 +35,7 @@ from ray_places import account_of as ray_account_of
 from ray_places import renter_of as ray_renter_of
 from ray_places import running_ray
 from renter import Renter
+from spread_tasks import spread
 
 from trainmaster.testing.counting_proxy import CountingProxy
 from trainmaster.testing.private_ray import PrivateRay
@@ -121,6 +123,51 @@ def test_a_job_of_slurm_drives_while_its_home_is_off(
     assert not list((account.home / "providers" / "slurm").glob("cluster-*"))
 
 
+SETUP = """
+name: steps
+experiments:
+  first:
+    distributed: {strategy: allreduce, workers: 2, per_node: 1}
+    framework: plain
+    hardware: {instance: half}
+    command: sleep 15
+  train:
+    after: first
+    distributed: {strategy: allreduce, workers: 2, per_node: 1}
+    framework: plain
+    hardware: {instance: half}
+    setup: sleep 24695
+    command: "true"
+"""
+
+
+@pytest.mark.usefixtures("node_store")
+@pytest.mark.parametrize("lost", ["driver", "node"])
+def test_cancel_ends_a_setup_whose_driver_is_lost(account: Account, user: Renter, lost: str) -> None:
+    """Killed, or with the node that it is on; the other node is given back, too."""
+
+    def setups() -> int:
+        return sum(each.info["cmdline"] == ["sleep", "24695"] for each in psutil.process_iter(["cmdline"]))
+
+    going, driver = moved(user, "slurm", user.recipe(SETUP))
+    run = going.run
+    until(lambda: setups() == 2, seen=lambda: going.text)
+    going.kill()
+    if lost == "driver":
+        os.kill(driver, signal.SIGKILL)
+    else:
+        (node,) = [name for name in account.slurm.names if driver in account.slurm.processes(name)]
+        account.slurm.kill(node)
+    try:
+        user.call("cancel", run)
+        until(lambda: not setups(), seen=setups)
+        assert json.loads(user.call("status", run, "--json").stdout)["reason"] == "CANCELLED"
+        until(lambda: not account.slurm.jobs())
+    finally:
+        if lost == "node":
+            account.slurm.boot(node)
+
+
 CONTAINER = Crossing(
     "echo image $FROM_IMAGE", "image yes", more=f"container: {IMAGE}",
     env={"TRAINMASTER_CONTAINER_ENGINE": "podman"},
@@ -147,6 +194,13 @@ def test_crossing_in_slurm(account: Account, user: Renter, tmp_path: Path, name:
         with podman_with_image(tmp_path):
             settings.write_text(f"before: export PATH={tmp_path}:$PATH\n{settings.read_text()}")
             cross(user, "slurm", moving(CONTAINER, "half"))
+    check_clean(account)
+
+
+@pytest.mark.usefixtures("node_store")
+def test_a_search_and_a_sweep_fill_both_nodes(account: Account, user: Renter) -> None:
+    """The driver takes no place of theirs."""
+    spread(user, "slurm", "node", 4, *MOVED)
     check_clean(account)
 
 

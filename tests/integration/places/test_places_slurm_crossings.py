@@ -26,6 +26,7 @@ from place_runs import (
 )
 from private_engines import IMAGE, NoEngineError, PrivateEngine, make_image
 from renter import Renter
+from spread_tasks import spread
 
 from trainmaster.providers.base import NodeRequest, NodeState, ProviderPlace
 from trainmaster.providers.slurm.provider import catalogue_of, slurm_provider
@@ -138,6 +139,15 @@ def test_crossing(
     finally:
         slurm.command("scancel", "-n", "wrap")
         slurm.command("scontrol", "delete", reserved[0], check=False)
+    check_clean(account)
+
+
+@pytest.mark.parametrize(("machine", "at_once"), [("half", 2), ("node", 4)])
+def test_a_search_and_a_sweep_fill_both_nodes(
+    user: Renter, account: Account, machine: str, at_once: int
+) -> None:
+    """Nodes of one CPU, and of two."""
+    spread(user, "slurm", machine, at_once)
     check_clean(account)
 
 

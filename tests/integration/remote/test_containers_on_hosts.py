@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 pytest.importorskip("ray", reason="ray is not installed")
@@ -142,6 +143,24 @@ def test_it_is_stopped_saves_and_goes_on(user: Containers) -> None:
     assert user.theirs.containers() == []
     tm.resume(run, timeout_s=150)
     assert "saved once" in tm.logs(run)
+
+
+@pytest.mark.crossings  # `test_lab_own_hosts.py` has it without a container
+def test_a_setup_in_a_container_is_ended_by_cancel_when_its_driver_was_killed(user: Containers) -> None:
+    """With its container: the host is the user's own, and stays."""
+    tm = user.tm
+
+    def is_there() -> bool:
+        return any(each.info["cmdline"] == ["sleep", "24697"] for each in psutil.process_iter(["cmdline"]))
+
+    call = user.start(user.recipe("true", setup="sleep 24697"))
+    run = call.run_id()
+    tm.until(is_there, "its setup", patience_s=120)
+    call.kill()
+    assert is_there()
+    tm.call("cancel", run)
+    tm.until(lambda: not is_there(), "its setup has ended", patience_s=30)
+    tm.until(lambda: user.theirs.containers() == [], "its container is gone", patience_s=30)
 
 
 @pytest.mark.crossings  # `test_lab_containers.py` reads one inside, too

@@ -139,7 +139,8 @@ class LocalImages:
 
 
 def _of_setup(path: str) -> str:
-    return command_line.container_name(path, "setup", Path(path).name)
+    # The path is the same on all machines of a cluster, and what goes by the name may lie where all see it.
+    return command_line.container_name(f"{os.uname().nodename}:{path}", "setup", Path(path).name)
 
 
 def base_inside(image: ContainerImage | None, user: str) -> dict[str, str]:
