@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
@@ -141,9 +141,19 @@ class Images(BroughtImages):
         return self._own_images(context).set_up(setup, output, marker)
 
     def end_setup(self, context: TaskContext) -> None:
-        """See `LocalImages.end_setup`."""
-        with suppress(UsageError):  # an engine that is away: that was told before
-            self._own_images(context).end_setup(str(context.venv))
+        """End what a driver that was killed has left of an attempt's setup; nothing is pulled for that.
+
+        Raises:
+            UsageError: no engine answers.
+        """
+        from trainmaster.control.attempt.setup import end_abandoned
+
+        images = self._own_images(context)
+        venv = context.environments.get(context.experiment.name)
+        if venv is None and (image := images.engine.image(image_of(context))) is not None:
+            venv = context.venv_with(image.id)
+        if venv is not None:  # else nothing was made: there is no image here
+            end_abandoned(venv, partial(images.end_setup, str(venv)))
 
     def _own_images(self, context: TaskContext) -> LocalImages:
         from trainmaster.control.attempt.local_images import LocalImages

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -224,8 +223,12 @@ class LocalSite:
 
     def clean_up(self, context: TaskContext, *, is_saved: bool = True) -> None:
         """Its directories are here; see `Site.clean_up`."""
-        if (venv := context.venv) is not None:
-            from trainmaster.control.attempt.setup import end_abandoned
+        if context.experiment.setup is None:
+            return
+        with suppress(OSError, UsageError):  # this was told before, as it was staged
+            if context.experiment.container is not None:
+                self.images.end_setup(context)
+            elif (venv := context.venv) is not None:
+                from trainmaster.control.attempt.setup import end_abandoned
 
-            is_inside = context.experiment.container is not None
-            end_abandoned(venv, partial(self.images.end_setup, context) if is_inside else None)
+                end_abandoned(venv)

@@ -208,19 +208,18 @@ class TaskContext:
         Its name is a hash of what goes into it: the script, the Python or the image, and every file of the
         code that the script mentions.
         """
-        setup = self.experiment.setup
-        if setup is None:
+        if self.experiment.setup is None:
             return None
-        name = self.experiment.name
-        if name not in self.environments:  # the setup itself may change the files that it mentions
-            self.environments[name] = self._venv(setup)
-        return self.environments[name]
+        return self.environments.get(self.experiment.name) or self.venv_with(self.site.python(self))
 
-    def _venv(self, setup: str) -> Path:
+    def venv_with(self, python: str) -> Path:
+        """The same, with a Python or an image that is known; it stays that of the experiment."""
         from trainmaster.control.task.environment_hashes import setup_hash
 
         code = self.home.code_directory(self.run)
-        return self.home.cache / "environments" / setup_hash(setup, self.site.python(self), code)
+        digest = setup_hash(self.experiment.setup or "", python, code)
+        # The first one: the setup itself may change the files that it mentions.
+        return self.environments.setdefault(self.experiment.name, self.home.cache / "environments" / digest)
 
 
 class Site(Protocol):
