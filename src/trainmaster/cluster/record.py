@@ -546,6 +546,7 @@ def resumed(records: Iterable[ClusterRecord]) -> list[ClusterRecord]:
 
     A cluster that was taken over has the run's plan, beside the record that was planned and never rented. One
     that was about to be given back when its driver was killed may have machines: those are looked at first.
+    Which hosts were not to be had before the run ended says nothing any more.
 
     Args:
         records: all that the run has.
@@ -555,7 +556,10 @@ def resumed(records: Iterable[ClusterRecord]) -> list[ClusterRecord]:
         found[record.plan.name] = record
     return [
         replace(
-            record, state=ClusterState.ACTIVE if record.live else ClusterState.PLANNED, waiting_since=None
+            record,
+            state=ClusterState.ACTIVE if record.live else ClusterState.PLANNED,
+            machines=tuple(m for m in record.machines if m.id or m.rental.is_rented or not m.is_over),
+            waiting_since=None,
         )
         if record.state in (ClusterState.ENDED, ClusterState.ENDING)
         else record

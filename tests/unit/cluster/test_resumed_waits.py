@@ -132,3 +132,14 @@ def test_hosts_that_others_use_are_waited_for_until_some_are_given_and_anew_once
     rented = step(new_record("run", plan(), "home"))
     none = Observation(refusals={rented.actions[0].token: Refusal(("us-a", "us-b"), "none")})
     assert step(rented.record, none).record.held == "", "what is rented is waited for as its place says"
+
+
+def test_a_resumed_run_says_anew_what_it_asks_for_and_is_not_queued_for_what_was_wrong_before() -> None:
+    wrong = Observation(refusals={"worker-0": Refusal((), "the key of a is refused", is_final=True)})
+    ended = step(some(), wrong)
+    assert ended.fatal
+    (planned,) = resumed([replace(ended.record, state=ClusterState.ENDED)])
+    again = step(planned, now=NOW + 100)
+    assert again.actions
+    assert again.record.held == ""
+    assert again.notes == ["3 x host for node-1, node-2, node-3"]
