@@ -31,6 +31,9 @@ def test_runs_are_labelled_found_resumed_and_exported(tm):
     assert noted.json["note"] == "why ***"
     shown = tm.call("status", "--where", "loss < 0.01 and lr < 0.01", "--label", "project=audio").out
     assert "n=1, project=audio, stage=x ***" in shown
+    head, line = shown.splitlines()
+    assert head.split() == ["run", "state", "took", "cost", "age", "loss", "lr", "labels"]
+    assert " 0.001  0.001 to 0.1  " in line
     assert "note: why ***" in tm.call("status", run).out
     assert "no run fits" in tm.call("status", "--label", "project=vision").err
     tm.call("views", "save", "best", "--where", "loss < 0.01", "--sort", "-cost")

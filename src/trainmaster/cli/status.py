@@ -22,6 +22,7 @@ from trainmaster.cli.output import (
     duration,
     left_lines,
     metrics_text,
+    number,
     parameters_text,
     phases_text,
     print_json,
@@ -39,7 +40,7 @@ from trainmaster.spec.states import counted_ends
 from trainmaster.spec.units import counted, worked_s
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from trainmaster.api import ClientProtocol
     from trainmaster.service.runs.highlights import TaskLine
@@ -178,6 +179,8 @@ def _show_runs(client: ClientProtocol, limit: int | None, where: str, *, with_ov
         for line in _overview_lines(client.overview()):
             show(line)
     labelled = any("labels" in r for r in runs)
+    named = list(dict.fromkeys(column for r in runs for column in r.get("values", ())))
+    runs = _best_first(runs, named)
     rows = [
         [
             r["run"],
@@ -185,16 +188,35 @@ def _show_runs(client: ClientProtocol, limit: int | None, where: str, *, with_ov
             duration(worked_s(r)),
             bill(r["cost_usd"]),
             duration(time.time() - r["created_at"]),
+            *(_value_text(r.get("values", {}).get(column, "-")) for column in named),
             *([labels_text(r)] if labelled else []),
         ]
         for r in runs
     ]
-    show(table(["run", "state", "took", "cost", "age", *(["labels"] if labelled else [])], rows))
+    heads = [column.partition(":")[2] for column in named] + ["labels"] * labelled
+    show(table(["run", "state", "took", "cost", "age", *heads], rows))
     for r in runs:
         if advice := driver_advice(r):
             say(advice)
     if listed["older"]:
         say(f"... and {listed['older']} older ones (`--json` lists all)")
+
+
+def _best_first(runs: list[dict[str, Any]], named: Sequence[str]) -> list[dict[str, Any]]:
+    """By the first metric that a condition names; without one, the newest first."""
+    metric = next((column for column in named if column.startswith("metric:")), None)
+    if metric is None:
+        return runs
+    from trainmaster.service.runs.curves import goal_of
+
+    sign = 1 if goal_of(metric.partition(":")[2]) == "min" else -1
+    its = {r["run"]: r.get("values", {}).get(metric) for r in runs}
+    return sorted(runs, key=lambda r: (its[r["run"]] is None, sign * (its[r["run"]] or 0.0)))
+
+
+def _value_text(value: Any) -> str:  # noqa: ANN401 - of a metric or parameter
+    """Of a parameter both ends, where tasks differ."""
+    return " to ".join(map(number, value)) if isinstance(value, list | tuple) else number(value)
 
 
 def _show_run(client: ClientProtocol, summary: Mapping[str, Any]) -> None:

@@ -204,8 +204,17 @@ class Service(OpenHome):
         return highlights(self.database, run, self.files_if_here(run))
 
     def runs(self, limit: int | None = None, after: str | None = None, where: str = "") -> dict[str, Any]:
-        """Runs, newest first: all, or a page, of those with which a condition holds; see `runs_summary`."""
-        return runs_summary(self.database, limit, after, queries.ALL_RUNS.narrowed(where, self.database))
+        """Runs, newest first: all, or a page, of those with which a condition holds; see `runs_summary`.
+
+        With a condition they have ``values`` of the metrics and parameters that it names.
+        """
+        which = queries.ALL_RUNS.narrowed(where, self.database)
+        found = runs_summary(self.database, limit, after, which)
+        if not where:
+            return found
+        from trainmaster.service.runs.run_table import with_named_values  # few lists are searched
+
+        return with_named_values(self.database, found, which)
 
     def describe(
         self, run: str, labels: Mapping[str, str | None], note: str | None, environ: Mapping[str, str]

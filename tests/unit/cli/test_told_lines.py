@@ -13,7 +13,7 @@ import pytest
 from trainmaster.advisor.quote.interval import Interval
 from trainmaster.advisor.quote.quote import ExplainedPhase
 from trainmaster.advisor.quote.unknown_time import UnknownTime
-from trainmaster.cli import budget, driving, labels, metrics, models, output, run, services, volume
+from trainmaster.cli import budget, driving, labels, metrics, models, output, run, services, status, volume
 from trainmaster.cli.plotting import draw_quote
 from trainmaster.cli.renting import explain
 from trainmaster.service.models.model_names import find_model
@@ -176,6 +176,22 @@ def test_a_name_that_no_run_has_is_told_with_the_nearest():
     assert labels.none_fits(client, "loss < 0 or state = DONE") == "no run fits: loss < 0 or state = DONE"
     with pytest.raises(NotFoundError, match="did you mean 'loss'"):
         labels.selected(client, None, None, "losss < 1")
+
+
+@pytest.mark.parametrize(("metric", "order"), [("loss", ["b", "a", "c"]), ("accuracy", ["a", "b", "c"])])
+def test_runs_with_the_best_of_the_metric_that_a_condition_names_come_first(capsys, metric, order):
+    line = {"state": "DONE", "reason": "SUCCEEDED", "seconds": 1.0, "cost_usd": 0.0, "driver": None}
+    line |= {"created_at": 0.0, "driven": False}
+    told = [{}, {f"metric:{metric}": 0.5, "param:lr": [0.1, 0.2]}, {f"metric:{metric}": 0.25, "param:lr": 1}]
+    runs = [
+        line | {"run": run} | ({"values": its} if its else {}) for run, its in zip("cab", told, strict=True)
+    ]
+    client = SimpleNamespace(listed=lambda *_, **__: {"runs": runs, "older": 0})
+    status._show_runs(client, None, f"{metric} > 0")
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split()[-2:] == [metric, "lr"]
+    assert [each.split()[0] for each in lines] == order
+    assert next(each for each in lines if each.startswith("a")).split()[-4:] == ["0.5", "0.1", "to", "0.2"]
 
 
 def test_a_budget_says_until_when_its_money_is(monkeypatch, capsys):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from trainmaster.dataclass import dataclass
@@ -15,10 +15,13 @@ from trainmaster.service.runs.curves import goal_of
 from trainmaster.service.runs.summary import briefs
 from trainmaster.spec.metric_names import COUNTERS, says_how_good
 from trainmaster.spec.states import State
+from trainmaster.spec.where import names_in
 
 #: Columns that are not asked for: metrics that at least half of the runs have, at most so many.
 USUAL_COLUMNS: Final = 3
 MOST_COLUMNS: Final = 12
+#: Of so many runs the values are read at once.
+_AT_ONCE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +81,7 @@ def run_table(database: Database, which: RunFilter, wish: TableQuery) -> RunTabl
     labels = Counter(f"label:{name}" for run in runs for name in run.get("labels", ()))
     offered = tuple(sorted({*found, *labels} - _COUNTED, key=_rank))
     columns = wish.columns[:MOST_COLUMNS] or _usual(offered, found, len(runs))
-    values: dict[str, dict[str, Any]] = {
-        run: {column: _shown(column, *pair) for column, pair in its.items()}
-        for run, its in column_values(database, ids, columns).items()
-    }
+    values = _values(database, ids, columns)
     instead = {} if wish.columns else _instead(database, ids, offered, columns, values)
     for run in runs:
         for name, value in run.get("labels", {}).items():
@@ -100,6 +100,31 @@ def run_table(database: Database, which: RunFilter, wish: TableQuery) -> RunTabl
         why_failed(database, failed),
         progress(database, going_on),
     )
+
+
+def with_named_values(database: Database, found: Mapping[str, Any], which: RunFilter) -> dict[str, Any]:
+    """A page of ``runs`` whose lines have ``values`` of what a condition names, such as ``metric:loss``."""
+    if which.where is None:
+        return dict(found)
+    columns = [
+        f"{kind}:{each.name}"
+        for each in names_in(which.where)
+        for kind in ("metric", "param")
+        if each.kind in ("", kind)
+    ][:MOST_COLUMNS]
+    lines = found["runs"]
+    values: dict[str, dict[str, Any]] = {}
+    for at in range(0, len(lines), _AT_ONCE):
+        values |= _values(database, [each["run"] for each in lines[at : at + _AT_ONCE]], columns)
+    its = [{"values": values[each["run"]]} if each["run"] in values else {} for each in lines]
+    return {**found, "runs": [each | more for each, more in zip(lines, its, strict=True)]}
+
+
+def _values(database: Database, runs: Sequence[str], columns: Sequence[str]) -> dict[str, dict[str, Any]]:
+    return {
+        run: {column: _shown(column, *pair) for column, pair in its.items()}
+        for run, its in column_values(database, runs, columns).items()
+    }
 
 
 _COUNTED: Final = frozenset(f"metric:{name}" for name in COUNTERS)

@@ -117,7 +117,10 @@ class TeamRuns:
         if after is not None:
             self.row(after)
         which = self._chosen(state, name, owner, team, since, where)
-        found = runs_summary(self._service.database, limit, after, which)
+        from trainmaster.service.runs.run_table import with_named_values
+
+        database = self._service.database
+        found = with_named_values(database, runs_summary(database, limit, after, which), which)
         older = found["older"]
         return {"runs": found["runs"], "next": found["runs"][-1]["run"] if older else None, "older": older}
 

@@ -14,6 +14,7 @@ import tarfile
 from html import unescape
 
 import pytest
+import sqlalchemy as sa
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from served_home import RECIPE, Served
@@ -256,4 +257,25 @@ def test_a_run_that_was_just_resumed_is_in_no_phase(tmp_path):
     database.requeue(database.acquire(RUN, database.clock_s()), database.clock_s(), lambda _: None)
     resumed = own.ask("red-user", "GET", f"/api/v1/runs/{RUN}").json()
     assert (resumed["state"], resumed.keys() & {"phases", "late", "ends"}) == ("WAITING", set())
+    own.service.close()
+
+
+def test_a_list_has_what_its_condition_names(tmp_path):
+    own = Served(tmp_path)
+    own.run("job-better", "red")
+    with own.service.database.engine.begin() as connection:
+        for run, loss in ((RUN, 0.4), ("job-better", 0.1), ("job-blue", 0.2)):
+            mine = t.experiment.c.run_id == run
+            of_run = t.task.c.experiment_id.in_(sa.select(t.experiment.c.id).where(mine))
+            told = {"metrics": json.dumps({"loss": loss}), "parameters": json.dumps({"lr": 0.5})}
+            connection.execute(t.task.update().where(of_run).values(**told))
+
+    def values(where):
+        listed = own.ask("red-user", "GET", f"/api/v1/runs?where={where}").json()["runs"]
+        return {each["run"]: each.get("values") for each in listed}
+
+    both = {RUN: {"metric:loss": 0.4, "param:lr": 0.5}, "job-better": {"metric:loss": 0.1, "param:lr": 0.5}}
+    assert values("loss < 1 and lr > 0") == both
+    assert values("metric:loss < 0.3") == {"job-better": {"metric:loss": 0.1}}
+    assert values("state = DONE") == values("") == {RUN: None, "job-better": None}
     own.service.close()
