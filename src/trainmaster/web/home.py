@@ -24,6 +24,7 @@ def home(request: Request, found: Runs) -> Response:
         request,
         "home_part.html" if is_part(request) else "home.html",
         seen=seen,
+        shown=SHOWN,
         succeeded=found.page(SHOWN, state="SUCCEEDED")["runs"],
         has_runs=has_runs,
         server=state_of(request).url_for(request),

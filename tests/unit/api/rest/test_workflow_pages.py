@@ -134,3 +134,15 @@ def test_an_administrator_changes_that_of_a_team_on_its_page(served):
     assert "Members of team red change it." in shown
     assert served.ask("admin", "POST", address, data={"do": "pause"}).headers["location"] == address
     assert f'href="{address}"' in served.ask("admin", "POST", address, data={"do": "secret"}).text
+
+
+def test_more_workflows_that_may_start_nothing_than_are_shown_are_in_their_list(served):
+    for number in range(5):
+        text = RECIPE.replace("nightly", f"nightly-{number}")
+        served.ask("red-user", "POST", "/api/v1/workflows", json={"recipe": text, "max_usd": 5})
+    served.ask("admin", "DELETE", "/api/v1/tokens/u")
+    shown = served.ask("red-read", "GET", "/").text
+    needs = shown[shown.index('id="needs"') :].partition("</section>")[0]
+    assert needs.count('href="/workflows/nightly') == 5
+    assert '<a href="/workflows">All workflows</a>' in needs
+    assert "/runs?since=1d" not in needs, "these are no runs"
