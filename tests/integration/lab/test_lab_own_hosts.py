@@ -128,6 +128,33 @@ experiments: {train: {setup: sleep 24680, command: "true"}}
     until(lambda: "sleep 24680" not in processes_on_hosts(owner), "it is ended")
 
 
+@pytest.mark.crossings  # to cancel takes a minute, as the host is waited for
+def test_a_setup_on_a_host_that_cancel_did_not_reach_is_ended_by_the_next_one(
+    renter: Renter, owner: Any
+) -> None:
+    """The end of its lease does not."""
+    text = """
+name: steps
+experiments:
+  train:
+    distributed: {strategy: allreduce, workers: 2}
+    framework: plain
+    setup: SETUP
+    command: "true"
+"""
+    renter.env["TRAINMASTER_NODE_LEASE"] = "40s"
+    going = renter.run(renter.recipe(text.replace("SETUP", "sleep 24681")), provider="hosts")
+    going.until(lambda: processes_on_hosts(owner).count("\nsleep 24681") == 2, "a setup on each")
+    going.kill()
+    cut = owner.json("status")["hosts"][1]["id"]
+    owner.call("cut", cut)
+    renter.call("cancel", going.run)
+    owner.call("heal", cut)
+    assert processes_on_hosts(owner).count("\nsleep 24681") == 1
+    renter.run(renter.recipe(text.replace("SETUP", "'true'")), provider="hosts").end()
+    assert "sleep 24681" not in processes_on_hosts(owner)
+
+
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("script", ["meets", pytest.param("example", marks=pytest.mark.crossings)])
 def test_parameter_servers_on_two_hosts(renter: Renter, script: str) -> None:

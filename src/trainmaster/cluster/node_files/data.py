@@ -245,6 +245,10 @@ class NodeData:
         if self._hdfs is not None:
             self._hdfs.forget(attempt)
 
+    def clear(self, node: NodeAccess) -> None:
+        """See `NodeMounts.clear`."""
+        self._mounts.clear(node)
+
     def withdraw(self, nodes: Sequence[NodeAccess]) -> None:
         """End the run's mounts on nodes that go on without it; those that do not answer keep them."""
         self.is_withdrawn = True

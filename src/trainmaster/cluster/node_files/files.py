@@ -318,7 +318,7 @@ def end_setups_command(code: str) -> str:
 
 
 def mounted_runs_command(runs: str) -> str:
-    """What to ask a node's shell for the runs that have something mounted, or an HDFS; see `mounted_runs`.
+    """What to ask a node's shell for the runs that have a mount, an HDFS or a setup; see `mounted_runs`.
 
     Args:
         runs: the directory of all runs there.
@@ -328,7 +328,10 @@ def mounted_runs_command(runs: str) -> str:
         'while read -r _ _ _ _ at _; do case $at in "$below"/*) '
         f'at=${{at#"$below"/}}; echo "{_RUN}${{at%%/*}}" ;; esac; done < /proc/self/mountinfo && '
         'for at in "$below"/*/*/hdfs/order.json; do [ ! -e "$at" ] || '
-        f'{{ at=${{at#"$below"/}}; echo "{_RUN}${{at%%/*}}"; }}; done; true'
+        f'{{ at=${{at#"$below"/}}; echo "{_RUN}${{at%%/*}}"; }}; done; '
+        f"grep -hazo -- {shlex.quote(f'^{OF_VARIABLE}=.*')} /proc/[0-9]*/environ 2>/dev/null | "
+        f"tr '\\0' '\\n' | while read -r at; do case $at in {shlex.quote(f'{OF_VARIABLE}={runs}/')}*) "
+        f'at=${{at#*={shlex.quote(f"{runs}/")}}}; echo "{_RUN}${{at%%/*}}" ;; esac; done; true'
     )
 
 

@@ -56,7 +56,10 @@ class NodeMounts:
         self._guard = threading.Lock()
 
     def clear(self, node: NodeAccess) -> None:
-        """End mounts that other runs left on a machine of one's own, as their drivers were killed; once."""
+        """End mounts and setups that other runs left on a machine of one's own; once.
+
+        Their drivers were killed, or could not reach it when they ended.
+        """
         with self._guard:
             is_cleared = node.id in self._cleared
             self._cleared.add(node.id)
@@ -66,13 +69,16 @@ class NodeMounts:
         with contextlib.suppress(TrainmasterError):
             for run in mounted_runs(self._files.shell(node, mounted_runs_command(runs), _MOUNTS_S).out):
                 if run != self._paths.run and self._is_over(run):
-                    self._files.shell(node, end_mounts_command(f"{runs}/{run}"), _MOUNTS_S)
+                    ends = (
+                        f"{end_setups_command(f'{runs}/{run}/code')}; {end_mounts_command(f'{runs}/{run}')}"
+                    )
+                    self._files.shell(node, ends, _MOUNTS_S)
 
     def end(self, nodes: Sequence[NodeAccess], *, first_s: float = FIRST_S, next_s: float = NEXT_S) -> None:
         """End the run's, and what still makes an environment for it; nodes that hang keep them.
 
         A rented machine takes them along when its lease ends. On one that is used again, and on a host of the
-        user's, `clear` of a later run ends what is left.
+        user's, `clear` of a later run that has data or a setup ends what is left.
 
         Args:
             nodes: which.

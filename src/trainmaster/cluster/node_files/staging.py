@@ -152,6 +152,7 @@ class NodeStaging:
             if key in self._is_set_up:
                 is_new(False)
                 return
+            self._data.clear(node)
             is_new(self._make(node, context, here, image))
             self._is_set_up.add(key)
 
