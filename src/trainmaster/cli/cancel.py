@@ -69,7 +69,8 @@ def _end_tasks(client: ClientProtocol, run: str, tasks: Sequence[str], *, as_jso
         if watched is None or driver_advice(line):  # a machine of its own that drives it hears of it soon
             say(f"{run}: {driver_line(line)}")
             break
-        if names & {(each.experiment, each.task) for each in watched.events if each.after == "DONE"}:
+        ended = {(each.experiment, each.task) for each in watched.events if each.after == "DONE"}
+        if names & ended or line["state"] == "DONE":  # a run may end just after its events were read
             found = client.cancel_tasks(run, tasks)
     for was, each in zip(before, found, strict=True):
         name = f"{run}: {each['experiment']}/{each['task']}"

@@ -57,7 +57,23 @@ def take_answers(decision: Decision, seen: Observation, now: float) -> None:
             decision.notes.append(f"no capacity for {len(waiting)} {rental.words}: {refusal.reason}")
         if not rental.is_rented:
             record = _without_another(decision, record, seats)
+        record = _without_repeats(record)
     decision.record = record
+
+
+def _without_repeats(record: ClusterRecord) -> ClusterRecord:
+    """Of the refusals of a seat, one after the other, the first and the last: a wait may take days."""
+    refused: dict[str, list[Machine]] = {}
+    between: set[tuple[str, str]] = set()
+    for machine in record.machines:
+        if machine.id or not machine.is_over:
+            refused.pop(machine.seat, None)
+            continue
+        row = refused.setdefault(machine.seat, [])
+        row.append(machine)
+        if len(row) > 2:
+            between.add((row[-2].token, machine.seat))
+    return replace(record, machines=tuple(m for m in record.machines if (m.token, m.seat) not in between))
 
 
 def _without_another(

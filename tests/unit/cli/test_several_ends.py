@@ -49,6 +49,25 @@ def test_a_task_is_waited_for_while_something_drives_its_run(driver, told, capsy
     assert asked == (["RUNNING", "DONE"] if driver else ["RUNNING"]), "the wish is written once, then read"
 
 
+def test_a_run_that_ends_meanwhile_has_ended_its_tasks(capsys):
+    """Its last events may come after those with which it is seen to be over."""
+    ends = iter([("RUNNING", None), ("DONE", "SUCCEEDED")])
+
+    def cancel_tasks(run, tasks):
+        state, reason = next(ends)
+        return [{"experiment": "sweep", "task": 3, "state": state, "reason": reason}]
+
+    def watch_run(run):
+        for state in ("RUNNING", "DONE"):
+            yield SimpleNamespace(events=(), brief={"run": "r", "state": state, "driver": AWAY})
+
+    client = SimpleNamespace(cancel_tasks=cancel_tasks, watch_run=watch_run, brief=lambda _: {
+        "run": "r", "state": "DONE", "driver": None,
+    })  # fmt: skip
+    _end_tasks(client, "r", ["3"], as_json=False)
+    assert capsys.readouterr().err.splitlines() == ["r: sweep/3: SUCCEEDED"]
+
+
 def test_of_several_that_are_resumed_each_that_cannot_be_is_named(capsys):
     def take_run(run):
         raise UsageError("no lab is up", "Put one up.")

@@ -143,3 +143,17 @@ def test_a_resumed_run_says_anew_what_it_asks_for_and_is_not_queued_for_what_was
     assert again.actions
     assert again.record.held == ""
     assert again.notes == ["3 x host for node-1, node-2, node-3"]
+
+
+def test_what_is_written_does_not_grow_while_hosts_are_waited_for() -> None:
+    record, now = some(), NOW
+    for _ in range(20):
+        refusals = {m.token: Refusal((), "bob uses them") for m in record.live if not m.id}
+        record = step(record, Observation(refusals=refusals), now).record
+        now += 15.5
+        record = step(record, now=now).record
+    assert record.asked == 21
+    assert [m.token for m in record.machines if m.seat == "worker-0"] == [
+        "worker-0", "worker-19", "worker-20"
+    ]  # fmt: skip
+    assert record.held == "bob uses them"
