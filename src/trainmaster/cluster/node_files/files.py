@@ -311,9 +311,11 @@ def end_setups_command(code: str) -> str:
     The worker that has started it ends its container, if it has one.
     """
     mark = shlex.quote(f"{OF_VARIABLE}={code}")
-    return (
-        f"for tm in $(grep -lzxF -- {mark} /proc/[0-9]*/environ 2>/dev/null); do "
-        'tm=${tm#/proc/}; kill -KILL "${tm%/environ}" 2>/dev/null; done; true'
+    return (  # again and again: a process may fork between the look and its end
+        'tm_try=0; while [ "$tm_try" -lt 50 ]; do '
+        f"tm_all=$(grep -lzxF -- {mark} /proc/[0-9]*/environ 2>/dev/null); "
+        '[ -n "$tm_all" ] || break; tm_try=$((tm_try + 1)); '
+        'for tm in $tm_all; do tm=${tm#/proc/}; kill -KILL "${tm%/environ}" 2>/dev/null; done; done; true'
     )
 
 
