@@ -65,7 +65,7 @@ def test_a_member_that_has_not_begun_has_said_nothing(tm):
         assert tm.logs(run, "--experiment", "later", "--member", "worker-1", *follow) == ""
         refused = tm.call("logs", run, "--experiment", "later", "--member", "worker-2", *follow, code=2)
         assert "has no member 'worker-2'" in refused.err
-        assert "There are worker-0 to worker-1." in refused.err
+        assert "There are worker-0, worker-1." in refused.err
 
 
 def test_the_last_lines_and_those_with_a_pattern(tm):

@@ -190,13 +190,16 @@ class NotFoundError(TrainmasterError):
 def no_such_member(run: str, member: str, known: Iterable[str]) -> NotFoundError:
     """That a run, or what is chosen of it, has no member of a name, with those that there are.
 
-    >>> no_such_member("job-a1", "worker-9", ["worker-1", "ps-0", "worker-0"]).hint
-    'There are ps-0, worker-0 to worker-1.'
+    >>> no_such_member("job-a1", "worker-9", ["worker-1", "ps-0", "worker-2", "worker-0"]).hint
+    'There are ps-0, worker-0 to worker-2.'
     """
     most: dict[str, int] = {}
     for role, _, index in (each.rpartition("-") for each in sorted(known)):
         most[role] = max(most.get(role, 0), int(index))
-    names = (f"{role}-0" + f" to {role}-{last}" * (last > 0) for role, last in most.items())
+    names = (
+        f"{role}-0" + (f"{' to' if last > 1 else ','} {role}-{last}" if last else "")
+        for role, last in most.items()
+    )
     return NotFoundError(f"{run} has no member {member!r} there", f"There are {', '.join(names)}.")
 
 
