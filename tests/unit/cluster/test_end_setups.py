@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from pathlib import Path
 
 from trainmaster.cluster.node_files.files import end_setups_command
@@ -31,5 +30,4 @@ def test_a_setup_that_begins_processes_all_the_time_is_ended_with_them(tmp_path:
         with subprocess.Popen(begins, env=env, start_new_session=True):
             until(lambda code=code: len(marked(f"{OF_VARIABLE}={code}")) > 3, "it begins some")
             subprocess.run(["sh", "-c", end_setups_command(code)], check=True)
-            time.sleep(0.1)
             assert marked(f"{OF_VARIABLE}={code}") == []
