@@ -204,11 +204,16 @@ def test_a_preempted_gang_may_save_and_hears_why(bench: KueueBench, kubernetes: 
     _until(lambda: len(kubernetes.workloads) == 1)
 
 
-def test_what_would_not_be_queued_is_refused(bench: KueueBench, kubernetes: KueueDouble) -> None:
+def test_what_would_not_be_queued_is_refused(
+    bench: KueueBench, kubernetes: KueueDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With what to do."""
     wrong = bench.home("home", more="queue: gpu\n")
     with pytest.raises(UsageError, match=f"has no queue gpu; it has {QUEUE}"):
         wrong.preflight([bench.request()])
+    monkeypatch.setattr("trainmaster.providers.kubernetes.kueue.QUEUES", ("/apis/no/v1/namespaces/x/others",))
+    assert [each for each in bench.provider().examine({}) if "has no queue gpus; it has none" in each.found]
     kubernetes.is_on = False
+    monkeypatch.undo()
     with pytest.raises(UsageError, match="does not queue pods of namespace"):
         bench.provider().preflight([bench.request()])

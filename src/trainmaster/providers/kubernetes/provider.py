@@ -213,9 +213,15 @@ class KubernetesProvider(LedgerProvider):
     def _queue_findings(self) -> list[Finding]:
         if not self._settings.queue:
             return []
-        lists = (self._listed(path) for path in kueue.QUEUES)
-        queues = next((each for each in lists if each is not None), None)
-        return answers.queue_findings(queues, self._settings.queue, f"namespace {self._api.namespace}")
+        queue, whose, is_missing = self._settings.queue, f"namespace {self._api.namespace}", True
+        for path in kueue.QUEUES:
+            try:
+                listed = self._api.all(path.replace("NAMESPACE", self._api.namespace))
+            except TrainmasterError as error:
+                is_missing &= isinstance(error, KubeRefusedError) and error.status == 404
+            else:
+                return answers.queue_findings(listed, queue, whose)
+        return answers.queue_findings([] if is_missing else None, queue, whose)
 
     def _check_queued(self, told: Mapping[str, Any]) -> None:
         """Refuse a queue without a Kueue: pods would have nodes one by one."""
