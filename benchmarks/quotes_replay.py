@@ -38,10 +38,9 @@ from trainmaster.service.quotes import home_load
 from trainmaster.service.quotes.forecast_inputs import forecast_inputs
 from trainmaster.service.quotes.history import History, histories
 from trainmaster.service.quotes.home_load import HomeLoad
-from trainmaster.service.quotes.measured_now import MeasuredNow
+from trainmaster.service.quotes.measured_now import MeasuredNow, RunPlace
 from trainmaster.service.quotes.phase_records import phases_of
 from trainmaster.service.quotes.quote_service import Quoter
-from trainmaster.service.quotes.run_place import RunPlace
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.service.service import Service
 from trainmaster.spec import Recipe

@@ -21,7 +21,6 @@ from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_files.trees import FILE, FOLDER, LINK, TreeEntry, digest, pack, scan
 from trainmaster.cluster.node_files.worker_client import NodeWorker
 from trainmaster.cluster.node_links import NodeLinks
-from trainmaster.control.attempt.setup import OF_VARIABLE
 from trainmaster.control.task.layout import Home
 from trainmaster.dataclass import dataclass
 from trainmaster.library import library_of_nodes
@@ -310,6 +309,8 @@ def end_setups_command(code: str) -> str:
 
     The worker that has started it ends its container, if it has one.
     """
+    from trainmaster.control.attempt.setup import OF_VARIABLE  # few runs need it
+
     mark = shlex.quote(f"{OF_VARIABLE}={code}")
     return (  # again and again: a process may fork between the look and its end
         'tm_try=0; while [ "$tm_try" -lt 50 ]; do '
@@ -325,6 +326,8 @@ def mounted_runs_command(runs: str) -> str:
     Args:
         runs: the directory of all runs there.
     """
+    from trainmaster.control.attempt.setup import OF_VARIABLE
+
     return (
         f"below=$(cd -- {shlex.quote(runs)} 2>/dev/null && pwd -P) && "
         'while read -r _ _ _ _ at _; do case $at in "$below"/*) '

@@ -1,4 +1,4 @@
-"""What is known of a run's experiments while it goes on: `MeasuredNow`, and `TaskLengths` by it."""
+"""What is known of a run while it goes on: `MeasuredNow`, `TaskLengths` by it; `RunPlace`, its machines."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.control.loop.recording import AttemptMachine
 from trainmaster.dataclass import dataclass, field
+from trainmaster.executors.capacity import detect_capacity
 from trainmaster.spec import Experiment, Recipe
 
 if TYPE_CHECKING:
+    from trainmaster.advisor.model.devices import Device
     from trainmaster.advisor.model.measurement import Measurement, ObservedCurve
     from trainmaster.control.loop.run_state import RunState
     from trainmaster.control.measure.progress import TaskProgress
+    from trainmaster.service.cluster_costs import ClusterCosts
     from trainmaster.service.quotes.history import History
 
 #: Of so many attempts of tasks that run at once the newest say all that there is to say.
@@ -210,3 +214,53 @@ class TaskLengths:
 def _kinds(tasks: Iterable[Mapping[str, float]]) -> int:
     """How many of them differ."""
     return len({frozenset(each.items()) for each in tasks})
+
+
+class RunPlace:
+    """What the attempts of a run run on, this machine or what was rented for it.
+
+    Args:
+        costs: of the machines that were rented for it; None if it runs on this one.
+    """
+
+    def __init__(self, costs: ClusterCosts | None) -> None:
+        self._costs = costs
+        self._cores: int | None = None
+
+    def where(self, experiment: str) -> AttemptMachine:
+        """What its attempts run on; where they spread over several places, in the first one."""
+        if self._costs is None:
+            if self._cores is None:
+                self._cores = detect_capacity().cores  # they stay, and this is asked each few seconds
+            return AttemptMachine("local", self._cores)
+        from trainmaster.service.cluster_costs import where_in
+
+        return where_in(self._costs, experiment)
+
+    def offers(self, experiment: str) -> tuple[str, ...]:
+        """What its attempts run on, as measurements call it: of each place that they spread over."""
+        its = [] if self._costs is None else self._costs.clusters()
+        found = dict.fromkeys(each.machine for each in its if experiment in each.experiments)
+        return tuple(found) or (self.where(experiment).offer,)
+
+    def device(self, experiment: Experiment) -> Device:
+        """What a worker of an experiment computes on."""
+        from trainmaster.advisor.model.devices import Device
+        from trainmaster.service.quotes.knowledge_builder import local_device
+
+        if self._costs is None:
+            return local_device(experiment)
+        from trainmaster.service.cluster_costs import clusters_left
+
+        if its := clusters_left(self._costs.clusters(), experiment.name):
+            slots = sum(each.slots for each in its)
+            return Device(experiment.hardware.device, float(slots), its[0].machine)
+        from trainmaster.providers.capabilities import HOST
+
+        return Device("", 1.0, HOST)
+
+    def has_machines(self, experiment: str) -> bool:
+        """Whether what it runs on is there."""
+        if self._costs is None:
+            return True
+        return any(each.is_there for each in self._costs.clusters() if experiment in each.experiments)

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.task.gangs import may_resize
 from trainmaster.db import Database, NewQuoteRow, Note
-from trainmaster.service.quotes.measured_now import MeasuredNow
+from trainmaster.service.quotes.measured_now import MeasuredNow, RunPlace
 from trainmaster.service.quotes.quote_danger import QuoteDanger, drift_words
 from trainmaster.service.quotes.quote_record import QuoteRecord, cap_words, most_usd, told, told_in_full
-from trainmaster.service.quotes.run_place import RunPlace
 from trainmaster.service.quotes.steadiness import (
     NARROW,
     WIDEST,

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.db import Note
-from trainmaster.service.quotes.measured_now import MeasuredNow, TaskLengths
+from trainmaster.service.quotes.measured_now import MeasuredNow, RunPlace, TaskLengths
 from trainmaster.service.quotes.quote_danger import missing_key
-from trainmaster.service.quotes.run_place import RunPlace
 from trainmaster.service.quotes.steadiness import (
     SHOWN_AFTER_S,
     TrainingProgress,

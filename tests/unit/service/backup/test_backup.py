@@ -208,19 +208,19 @@ DISAGREE = {
     "changed": lambda entries: entries.update({"home/server.key": b"another!!!"}),
     "gone": lambda entries: entries.pop("home/server.key"),
     "more": lambda entries: entries.update({"home/x": b""}),
-    "outside": lambda entries: entries.update({"../../x": b""}),
-    "absolute": lambda entries: entries.update({"/tmp/x": b""}),
-    "said": in_manifest(files={"home/../x": ELSEWHERE}),
-    "link outside": in_manifest(links={"../x": "/tmp"}),
-    "link behind a link": in_manifest(links={"runs/l": "/tmp", "runs/l/x": "/tmp"}),
-    "directory outside": in_manifest(directories={"../x": 0o700}),
+    "outside": lambda entries: entries.update({"../../tm-outside": b""}),
+    "absolute": lambda entries: entries.update({"/tmp/tm-outside": b""}),
+    "said": in_manifest(files={"home/../tm-outside": ELSEWHERE}),
+    "link outside": in_manifest(links={"../tm-outside": "/tmp"}),
+    "link behind a link": in_manifest(links={"runs/l": "/tmp", "runs/l/tm-outside": "/tmp"}),
+    "directory outside": in_manifest(directories={"../tm-outside": 0o700}),
 }
 
 
 @pytest.mark.parametrize("change", DISAGREE.values(), ids=DISAGREE)
 def test_what_does_not_agree_with_the_manifest_is_refused(saved, tmp_path, change):
     refused(tmp_path, rewritten(saved, change), "damaged")
-    assert not Path("/tmp/x").exists()
+    assert not Path("/tmp/tm-outside").exists()
 
 
 def test_a_newer_one_is_refused_in_words(saved, tmp_path):
