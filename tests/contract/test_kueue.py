@@ -64,6 +64,12 @@ def in_state(provider: KubernetesProvider, cluster: str, *states: NodeState) -> 
     return found
 
 
+def pair(provider: KubernetesProvider, bench: KueueBench) -> list[Node]:
+    """A gang of two that was admitted, and has all of the quota."""
+    provider.acquire("one", bench.request(count=2))
+    return in_state(provider, "one", NodeState.READY, NodeState.READY)
+
+
 class TestKueue(ProviderContract):
     """Every promise, of pods that are queued."""
 
@@ -111,8 +117,7 @@ def test_a_lost_pod_is_replaced_with_the_quota_that_it_had(
 ) -> None:
     """All of the quota is the gang's: a group of its own would wait for ever, behind the gang itself."""
     provider = bench.provider()
-    provider.acquire("one", bench.request(count=2))
-    lost, kept = in_state(provider, "one", NodeState.READY, NodeState.READY)
+    lost, kept = pair(provider, bench)
     kubernetes.fill(lost.id)
     (gone,) = _until(lambda: [each for each in provider.nodes("one") if each.state is NodeState.GONE])
     assert gone.id == lost.id
@@ -132,8 +137,7 @@ def test_what_was_asked_for_too_early_takes_the_place_that_is_free(
 ) -> None:
     """A pod that has time to go has its quota meanwhile: what is asked for then would wait for ever."""
     provider = bench.provider()
-    provider.acquire("one", bench.request(count=2))
-    leaves, _ = in_state(provider, "one", NodeState.READY, NodeState.READY)
+    leaves, _ = pair(provider, bench)
     kubernetes.evict(leaves.id)
     provider.acquire("one", bench.request(token="early"))
     told = _until(lambda: [each for each in provider.nodes("one") if "takes the place" in each.reason])
@@ -146,8 +150,7 @@ def test_what_was_asked_for_too_early_takes_the_place_that_is_free(
 def test_a_gang_that_is_lost_as_a_whole_queues_again(bench: KueueBench, kubernetes: KueueDouble) -> None:
     """Its group is over, with its quota."""
     provider = bench.provider()
-    provider.acquire("one", bench.request(count=2))
-    for each in in_state(provider, "one", NodeState.READY, NodeState.READY):
+    for each in pair(provider, bench):
         kubernetes.fill(each.id)
     _until(lambda: all(each.state is NodeState.GONE for each in provider.nodes("one")))
     _until(lambda: kubernetes.used_cpus() == 0.0)
@@ -158,8 +161,7 @@ def test_a_gang_that_is_lost_as_a_whole_queues_again(bench: KueueBench, kubernet
 def test_a_replacement_that_comes_too_late_is_gone(bench: KueueBench, kubernetes: KueueDouble) -> None:
     """The others of its group have ended meanwhile: nothing would ever admit it."""
     provider = bench.provider()
-    provider.acquire("one", bench.request(count=2))
-    lost, kept = in_state(provider, "one", NodeState.READY, NodeState.READY)
+    lost, kept = pair(provider, bench)
     kubernetes.fill(lost.id)
     _until(lambda: any(each.state is NodeState.GONE for each in provider.nodes("one")))
     before = provider._pods
@@ -191,8 +193,7 @@ def test_pods_that_end_themselves_give_the_quota_back(bench: KueueBench, kuberne
 def test_a_preempted_gang_may_save_and_hears_why(bench: KueueBench, kubernetes: KueueDouble) -> None:
     """Then it is asked for again."""
     provider = bench.provider()
-    provider.acquire("one", bench.request(count=2))
-    in_state(provider, "one", NodeState.READY, NodeState.READY)
+    pair(provider, bench)
     kubernetes.preempt(*kubernetes.workloads)
     told = _until(
         lambda: [each for each in provider.nodes("one") if each.state in (NodeState.LEAVING, NodeState.GONE)]
