@@ -20,7 +20,11 @@ settings.load_profile("trainmaster")
 #: Half of what a process may open where nobody has allowed it more.
 MANY_DESCRIPTORS = 512
 
-pytest.register_assert_rewrite("trainmaster.testing")  # before anything imports it
+# Before anything imports them.
+pytest.register_assert_rewrite(
+    "trainmaster.testing", "administration_contract", "client_contract", "client_contract_home",
+    "client_contract_recipes", "client_contract_storage",
+)  # fmt: skip
 
 from trainmaster.testing.private_postgres import NOT_DURABLE, NoPostgresError, PrivatePostgres  # noqa: E402
 

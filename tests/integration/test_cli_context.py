@@ -9,9 +9,9 @@ import signal
 import pytest
 from running_server import RunningServer
 
+from client_contract import RunningClientContract
 from trainmaster.api import Client
 from trainmaster.api.embedded import EmbeddedClient
-from trainmaster.testing.client_contract import RunningClientContract
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 

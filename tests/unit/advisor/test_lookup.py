@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from client_contract_home import record_run
 from trainmaster.advisor import papers
 from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.advisor.papers.measured_table import MeasuredTable, Row
@@ -16,7 +17,6 @@ from trainmaster.db import NewMeasurement
 from trainmaster.service import Home, Service
 from trainmaster.spec import Strategy
 from trainmaster.spec.errors import NotFoundError, UsageError
-from trainmaster.testing.client_contract_home import record_run
 
 DATA = Path(__file__).parents[2] / "data"
 ANWAR = json.loads((DATA / "seed_vectors.json").read_text())["anwar"]

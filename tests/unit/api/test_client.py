@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy
 import pytest
 
+from client_contract_home import record_run
 from trainmaster.api.client import Client, _refuse_costs
 from trainmaster.api.results import RunPlan
 from trainmaster.service import Home, Service
 from trainmaster.service.run_planning import capped
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import NotFoundError, RecipeError, UsageError
-from trainmaster.testing.client_contract_home import record_run
 
 GOOD = {"experiments": {"main": {"command": "true"}}}
 

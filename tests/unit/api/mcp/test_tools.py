@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from client_contract_home import LOG, record_run
 from trainmaster.api.embedded import EmbeddedClient
 from trainmaster.api.mcp.tool_context import LocalToolContext, ServerToolContext
 from trainmaster.api.mcp.tools import MAX_PAGE_BYTES, TOOLS, UNTRUSTED, bounded, harmless, paged
@@ -16,7 +17,6 @@ from trainmaster.service.renting.offer import RentalOffer
 from trainmaster.service.run_planning import PlannedRun, RunPlanner
 from trainmaster.service.users.caller import Wallet
 from trainmaster.spec.errors import AccessError, TrainmasterError, UsageError
-from trainmaster.testing.client_contract_home import LOG, record_run
 
 RECIPE = "name: job\nprovider: aws\nexperiments: {main: {command: 'true'}}\n"
 

@@ -7,15 +7,15 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from served_tcp import serving
 
+from administration_contract import AdministrationContract
+from client_contract import ClientContract
+from client_contract_recipes import ClientRecipesContract
+from client_contract_storage import ClientStorageContract
 from trainmaster.api.administration import HomeAdministration
 from trainmaster.api.remote.protocol_parts import RemoteAdministration
 from trainmaster.api.remote.remote import RemoteClient
 from trainmaster.control.task.layout import Home
 from trainmaster.service import Service
-from trainmaster.testing.administration_contract import AdministrationContract
-from trainmaster.testing.client_contract import ClientContract
-from trainmaster.testing.client_contract_recipes import ClientRecipesContract
-from trainmaster.testing.client_contract_storage import ClientStorageContract
 
 
 class TestEmbedded(ClientContract, ClientRecipesContract, ClientStorageContract):

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from client_contract_home import record_run
 from trainmaster.artifacts import publish
 from trainmaster.artifacts.owner import Owner, claim
 from trainmaster.control.task.layout import Home
@@ -21,7 +22,6 @@ from trainmaster.service.storage import directories, removal
 from trainmaster.service.storage.removal import KEPT, REMOVED, TRIMMED, RunRemoval
 from trainmaster.service.teams.spending import cost_report
 from trainmaster.spec.errors import NotFoundError
-from trainmaster.testing.client_contract_home import record_run
 
 RUN, OTHER = "job-aaaa000001", "job-bbbb000002"
 

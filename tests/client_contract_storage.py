@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
+from client_contract_home import ContractHome, refusal
 from trainmaster.api import ClientProtocol
 from trainmaster.api.embedded import EmbeddedClient
 from trainmaster.artifacts import publish
-from trainmaster.testing.client_contract_home import ContractHome, refusal
 
 
 class ClientStorageContract(ContractHome):

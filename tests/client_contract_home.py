@@ -88,7 +88,7 @@ class ContractHome:
         raise NotImplementedError("give your tests a `client` fixture")
 
     @pytest.fixture
-    def at_home(self, home: Home) -> Any:  # noqa: ANN401 - a generator
+    def at_home(self, home: Home) -> Any:
         """The home itself: what it answers is right."""
         home.root.mkdir()
         found = EmbeddedClient(home.root)

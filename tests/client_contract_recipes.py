@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from client_contract_home import ContractHome, refusal
 from trainmaster.api import ClientProtocol
 from trainmaster.api.embedded import EmbeddedClient
 from trainmaster.spec import Recipe
-from trainmaster.testing.client_contract_home import ContractHome, refusal
 
 _SBATCH = "#!/bin/bash\n#SBATCH --job-name=big\n#SBATCH --nodes=2\n#SBATCH --requeue\nsrun python t.py\n"
 _SCRIPT = """\

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from client_contract_home import RECIPE, ContractHome, refusal
 from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.api import ClientProtocol, LogQuery, RunPlan
 from trainmaster.api.embedded import EmbeddedClient
@@ -31,7 +32,6 @@ from trainmaster.service.workflows.triggers import Triggers
 from trainmaster.spec import Recipe, Strategy
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
 from trainmaster.spec.states import EndReason, State
-from trainmaster.testing.client_contract_home import RECIPE, ContractHome, refusal
 from trainmaster.testing.waits import until
 
 #: Listens, says where, and says back in capitals what it hears.
@@ -48,7 +48,7 @@ while True:
 """
 
 
-def last(stream: Any) -> Any:  # noqa: ANN401 - whatever it tells
+def last(stream: Any) -> Any:
     """What is told at last."""
     return [*stream][-1]
 
@@ -161,7 +161,7 @@ class ClientContract(ContractHome):
             row = NewMeasurement(f"m-{workers}", "f", "s", "main", "job-aaaa000001", measured, 1.0)
             at_home._service.database.add_measurement(row)
 
-        def answer(who: ClientProtocol, profile: str, **wish: Any) -> Any:  # noqa: ANN401
+        def answer(who: ClientProtocol, profile: str, **wish: Any) -> Any:
             try:
                 return who.recommend(RecommendQuery(**wish), profile)
             except TrainmasterError as error:
@@ -536,7 +536,7 @@ class RunningClientContract:
         assert [seen.brief["reason"] for seen in client.watch_run(second.run)][-1] == "CANCELLED"
 
 
-def _output(news: Any) -> list[str]:  # noqa: ANN401 - RunNews
+def _output(news: Any) -> list[str]:
     return [line for each in news.happened for line in getattr(each, "output", ())]
 
 
