@@ -1,6 +1,7 @@
 """`PrivateNetwork`: nodes that are network namespaces of this machine, on a bridge that it is on, too.
 
-It needs root. Each may have directories of its own where this machine has others.
+It needs root. Each may have directories of its own where this machine has others. `NodesServer` is a server
+that has such nodes.
 """
 
 from __future__ import annotations
@@ -8,12 +9,16 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final
+
+from trainmaster.testing.private_server import PrivateServer, kill_group
 
 _PATH: Final = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
 #: So many may be there at once.
@@ -96,6 +101,55 @@ class PrivateNetwork:
     def cut(self, name: str, *, healed: bool = False) -> None:
         """Pull a node's cable, or put it in again."""
         run("ip", "-n", self.space(name), "link", "set", "eth0", "up" if healed else "down")
+
+
+class NodesServer(PrivateServer):
+    """It ends with its context, with all that runs on its nodes.
+
+    Args:
+        name: of its directory.
+        kind, block: see `PrivateNetwork`.
+        nodes: how many.
+
+    Attributes:
+        names: of the nodes.
+        address: of this machine, as nodes reach it.
+    """
+
+    def __init__(self, name: str, kind: str, block: int, nodes: int) -> None:
+        self.names = [f"n{k}" for k in range(1, nodes + 1)]
+        self._place = Path(tempfile.mkdtemp(prefix=f"tm-{name}-", dir="/run"))
+        self._network = PrivateNetwork(kind, block, self.names)
+        self.address = self._network.address()
+        self._started: dict[str, subprocess.Popen[bytes]] = {}
+
+    def close(self) -> None:
+        """See `PrivateServer`."""
+        for name in list(self._started):
+            kill_group(self._started.pop(name))
+        self._network.close()
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline and self._place.exists():
+            shutil.rmtree(self._place, ignore_errors=True)
+            time.sleep(0.1)
+
+    def kill(self, name: str) -> None:
+        """A node, and all that runs there, ends at once."""
+        kill_group(self._started.pop(name, None))
+        self._network.kill(name)
+
+    def cut(self, name: str, *, healed: bool = False) -> None:
+        """Pull a node's cable, or put it in again."""
+        self._network.cut(name, healed=healed)
+
+    def log(self, *more: str) -> str:
+        """The end of what its parts have said, in their logs and other files of its directory."""
+        said = [path for pattern in ("*.log", *more) for path in self._place.glob(pattern)]
+        return "\n".join(
+            f"{path.name}: {line}"
+            for path in sorted(said)
+            for line in path.read_text(errors="replace").splitlines()[-30:]
+        )
 
 
 def _reserved(kind: str) -> tuple[int, IO[str]]:

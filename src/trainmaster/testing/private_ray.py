@@ -15,15 +15,14 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from trainmaster.executors.ray.tls import CertificateAuthority, variables
-from trainmaster.testing.private_network import NoNetworkError, PrivateNetwork
-from trainmaster.testing.private_server import PrivateServer, ending_with_us, kill_group, spawn, stay
+from trainmaster.testing.private_network import NodesServer, NoNetworkError
+from trainmaster.testing.private_server import ending_with_us, kill_group, spawn, stay
 
 _START_S: Final = 400.0
 _PROGRAMS: Final = ("ip", "unshare")
@@ -48,33 +47,26 @@ def check_installed() -> None:
         raise NoNetworkError("a Ray with nodes of its own needs root")
 
 
-class PrivateRay(PrivateServer):
-    """It ends with its context, with all that runs in it.
+class PrivateRay(NodesServer):
+    """See `NodesServer`.
 
     Args:
         nodes: how many; the first is the head.
         guard: what those need who speak with it: nothing, its ``token``, or a certificate of its: ``tls``.
 
     Attributes:
-        names: of the nodes.
         scratch: directory that all see.
         enter: command that runs what follows it on its head.
         way: what `ray.yaml` has of the way to it: by that command.
         client: the same by Ray Client, from this machine.
         user_environ: what somebody here needs for that, of whom it asks a token or a certificate.
-        address: of this machine, as nodes reach it.
         starts: how often all of it was started.
     """
 
     def __init__(self, nodes: int = 3, guard: str = "") -> None:
-        self.names = [f"n{k}" for k in range(1, nodes + 1)]
-        self._place = Path(tempfile.mkdtemp(prefix="tm-ray-", dir="/run"))
+        super().__init__("ray", "ry", 84, nodes)
         self.scratch = self._place / "scratch"
-        self._network = PrivateNetwork("ry", 84, self.names)
-        self.address = self._network.address()
         self.starts = 0
-        self._started: dict[str, subprocess.Popen[bytes]] = {}
-
         head = self._network.address(self.names[0])
         self.client = f"address: ray://{head}:10001\n"
         self.enter = self._place / "enter"
@@ -118,16 +110,6 @@ class PrivateRay(PrivateServer):
             self.boot(name)
         self._until(lambda: self.said(_COUNT) == str(len(self.names)))
 
-    def close(self) -> None:
-        """See `PrivateServer`."""
-        for name in list(self._started):
-            kill_group(self._started.pop(name))
-        self._network.close()
-        deadline = time.monotonic() + 5
-        while time.monotonic() < deadline and self._place.exists():
-            shutil.rmtree(self._place, ignore_errors=True)
-            time.sleep(0.1)
-
     # --- what can happen to it -----------------------------------------------------------------------------
 
     def boot(self, name: str) -> None:
@@ -155,11 +137,6 @@ class PrivateRay(PrivateServer):
             "--object-store-memory=80000000", "--disable-usage-stats", f"--temp-dir={self._place}/r",
         )  # fmt: skip
 
-    def kill(self, name: str) -> None:
-        """A node, and all that runs there, ends at once."""
-        kill_group(self._started.pop(name, None))
-        self._network.kill(name)
-
     def remove(self, name: str) -> None:
         """A node leaves, as an autoscaler has it; what Ray has not started goes on there."""
         process = self._started.pop(name)
@@ -185,10 +162,6 @@ class PrivateRay(PrivateServer):
             [*self._entering(self.names[0]), sys.executable, "-c", _START, *words],
             check=True, capture_output=True, text=True, cwd="/", env=self._environ(),
         )  # fmt: skip
-
-    def cut(self, name: str, *, healed: bool = False) -> None:
-        """Pull a node's cable, or put it in again."""
-        self._network.cut(name, healed=healed)
 
     # --- what is seen --------------------------------------------------------------------------------------
 
@@ -230,14 +203,9 @@ class PrivateRay(PrivateServer):
                         found.append(name)
         return sorted(set(found))
 
-    def log(self) -> str:
-        """The end of what its nodes have said, and its servers of Ray Client."""
-        said = [*self._place.glob("*.log"), *self._place.glob("r.*/session_2*/logs/ray_client_server*")]
-        return "\n".join(
-            f"{path.name}: {line}"
-            for path in sorted(said)
-            for line in path.read_text(errors="replace").splitlines()[-20:]
-        )
+    def log(self, *more: str) -> str:
+        """See `NodesServer`: also of its servers of Ray Client."""
+        return super().log("r.*/session_2*/logs/ray_client_server*", *more)
 
     # --- private -------------------------------------------------------------------------------------------
 

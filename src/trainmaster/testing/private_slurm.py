@@ -11,16 +11,12 @@ import os
 import secrets
 import shutil
 import stat
-import subprocess
-import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from trainmaster.testing.private_network import NoNetworkError, PrivateNetwork, run
+from trainmaster.testing.private_network import NodesServer, NoNetworkError, run
 from trainmaster.testing.private_server import (
-    PrivateServer,
     ending_with_us,
     free_ports,
     kill_group,
@@ -59,8 +55,8 @@ def check_installed() -> None:
         raise NoSlurmError("a Slurm of one's own needs root")
 
 
-class PrivateSlurm(PrivateServer):
-    """It ends with its context, with all that runs in it.
+class PrivateSlurm(NodesServer):
+    """See `NodesServer`.
 
     Args:
         nodes: how many.
@@ -72,7 +68,6 @@ class PrivateSlurm(PrivateServer):
         ranks: jobs have a priority of several factors: `sprio`.
 
     Attributes:
-        names: of the nodes.
         environ: what its commands, and `trainmaster`, are to be started with.
     """
 
@@ -86,14 +81,11 @@ class PrivateSlurm(PrivateServer):
         forgets_after_s: int = 300,
         ranks: bool = False,
     ) -> None:
-        self.names = [f"n{k}" for k in range(1, nodes + 1)]
+        super().__init__("slurm", "sl", 83, nodes)
         self._grace_s, self._silent_s = preempts_after_s, silent_s
-        self._place = Path(tempfile.mkdtemp(prefix="tm-slurm-", dir="/run"))
         self._place.chmod(0o755)
-        self._network = PrivateNetwork("sl", 83, self.names)
         self._port, self._node_port, self._account_port, self._database_port = free_ports(4)
         self._accounting, self._forgets_after_s, self._ranks = accounting, forgets_after_s, ranks
-        self._started: dict[str, subprocess.Popen[bytes]] = {}
         self.environ = {
             "SLURM_CONF": str(self._place / "slurm.conf"),
             "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin",
@@ -137,18 +129,6 @@ class PrivateSlurm(PrivateServer):
             self.boot(name)
         self._until(lambda: self.states().count("idle") == len(self.names), "slurmctld")
 
-    def close(self) -> None:
-        """See `PrivateServer`."""
-        for name in list(self._started):
-            self._end(name)
-        self._network.close()
-        deadline = time.monotonic() + 5
-        while time.monotonic() < deadline:
-            shutil.rmtree(self._place, ignore_errors=True)
-            if not self._place.exists():
-                break
-            time.sleep(0.1)
-
     # --- what can happen to it -----------------------------------------------------------------------------
 
     def start_controller(self) -> None:
@@ -158,26 +138,12 @@ class PrivateSlurm(PrivateServer):
 
     def stop_controller(self) -> None:
         """The controller is killed; jobs go on."""
-        self._end("ctl")
+        kill_group(self._started.pop("ctl", None))
 
     def boot(self, name: str) -> None:
         """A node is there, with nothing on it."""
         entered = self._network.entering(name, {self._place / f"var.{name}": "/var/tmp"})  # noqa: S108 - as ours
         self._spawn(name, *entered, "slurmd", "-D", "-N", name, "-f", self.environ["SLURM_CONF"])
-
-    def kill(self, name: str) -> None:
-        """A node, and all that runs there, ends at once."""
-        self._end(name)
-        self._network.kill(name)
-
-    def cut(self, name: str, *, healed: bool = False) -> None:
-        """Pull a node's cable, or put it in again."""
-        self._network.cut(name, healed=healed)
-
-    @property
-    def address(self) -> str:
-        """Of this machine, as nodes reach it."""
-        return self._network.address()
 
     # --- what is seen --------------------------------------------------------------------------------------
 
@@ -201,13 +167,6 @@ class PrivateSlurm(PrivateServer):
                 if not Path(f"/proc/{pid}/comm").read_text().startswith("slurm"):
                     found.append(pid)
         return found
-
-    def log(self) -> str:
-        """The end of what its parts have said."""
-        lines = []
-        for path in sorted(self._place.glob("*.log")):
-            lines += [f"{path.stem}: {line}" for line in path.read_text(errors="replace").splitlines()[-30:]]
-        return "\n".join(lines)
 
     # --- private -------------------------------------------------------------------------------------------
 
@@ -277,9 +236,6 @@ class PrivateSlurm(PrivateServer):
         }
         log = self._place / f"{name}.log"
         self._started[name] = spawn(ending_with_us(words), log, kept | self.environ)
-
-    def _end(self, name: str) -> None:
-        kill_group(self._started.pop(name, None))
 
     def _until(self, done: Callable[[], object], name: str) -> None:
         def failed() -> NoSlurmError:
