@@ -36,8 +36,8 @@ ENGINES: Final = PluginRegistry(
 #: Of clusters that were recorded before each named its own.
 RECORDED_ENGINE: Final = "ray"
 #: Of so many machines and fewer SSH alone makes a cluster: it is there sooner, and takes less of them
-#: (`benchmarks/RESULTS.md`, where eight are the most that was measured).
-FEW_MACHINES: Final = 8
+#: (`benchmarks/RESULTS.md`, where 24 are the most that was measured).
+FEW_MACHINES: Final = 24
 #: As a ``container``: the image of the experiment's framework. As an ``engine``: see `engine_for`.
 AUTO: Final = "auto"
 
@@ -50,9 +50,9 @@ def engine_for(asked: str, machines: int, *, scheduled: bool) -> str:
         machines: how many there are.
         scheduled: they come from what places gangs by itself, such as a Slurm: nothing is laid over it.
 
-    >>> [engine_for("auto", machines, scheduled=False) for machines in (1, 8, 9)]
+    >>> [engine_for("auto", machines, scheduled=False) for machines in (1, 24, 25)]
     ['ssh', 'ssh', 'ray']
-    >>> engine_for("auto", 9, scheduled=True), engine_for("ray", 1, scheduled=True)
+    >>> engine_for("auto", 25, scheduled=True), engine_for("ray", 1, scheduled=True)
     ('ssh', 'ray')
     """
     if asked != AUTO:
