@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 
     from trainmaster.executors.gangs.agent import Elsewhere, Seen
 
-#: Nodes are asked this often at most, and so many times within the lease at least.
+#: Nodes are asked this often at most, and so many times within the lease at least. Of many each answers one
+#: login in two seconds: a login takes some 0.15 s of its processors.
 _PAUSE_S = 15.0
+_PAUSE_PER_NODE_S = 2.0
 _ROUNDS = 8
 #: While a driver is there, a node is asked this often in the end, until one has answered.
 _LONG_PAUSE_S = 3600.0
@@ -89,7 +91,7 @@ def tend(node: Mapping[str, Any], token: str, met: Sequence[str]) -> None:
     agent.orphan()
     rules, lives = UnattendedGangs(node["lease_s"], met), True
     while lives:
-        time.sleep(_pause_s(node))
+        time.sleep(_pause_s(node, len(parts_elsewhere(records.load()))))
         if records.served() != token:
             return
         try:
@@ -98,8 +100,8 @@ def tend(node: Mapping[str, Any], token: str, met: Sequence[str]) -> None:
             rules = UnattendedGangs(node["lease_s"], met)
 
 
-def _pause_s(node: Mapping[str, Any]) -> float:
-    return min(_PAUSE_S, float(node["lease_s"]) / _ROUNDS)
+def _pause_s(node: Mapping[str, Any], others: int = 1) -> float:
+    return min(max(_PAUSE_S, others * _PAUSE_PER_NODE_S), float(node["lease_s"]) / _ROUNDS)
 
 
 def _elsewhere(node: Mapping[str, Any], parts: Elsewhere) -> Seen:

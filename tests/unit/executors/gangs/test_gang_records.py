@@ -12,6 +12,7 @@ from trainmaster.executors.gangs.agent import AgentProgram, Records
 from trainmaster.executors.gangs.life import ConductedGang, GangPart
 from trainmaster.executors.gangs.placement import LiveNode, OwnPlacement
 from trainmaster.executors.gangs.scheduler import Scheduler
+from trainmaster.executors.ssh import node_agent
 
 NODES = [LiveNode(f"n{index}", f"id-{index}", f"10.0.0.{index}", 4.0, 0, {}) for index in (0, 1)]
 
@@ -175,3 +176,12 @@ def test_calls_are_answered_by_as_many_threads_as_there_are_calls_at_a_time():
         found.append(json.loads(answers.readline()))
     assert sorted(each["id"] for each in found) == [0, 1, 2]
     assert len(threads) == 2
+
+
+def test_many_nodes_without_a_driver_ask_each_other_more_rarely():
+    def pause_s(others, lease_s=900.0):
+        return node_agent._pause_s({"lease_s": lease_s}, others)
+
+    assert (pause_s(1), pause_s(7), pause_s(23)) == (15.0, 15.0, 46.0)
+    assert pause_s(200) == 112.5 == 900 / 8, "and yet eight times within the lease"
+    assert pause_s(23, lease_s=40.0) == 5.0
