@@ -43,12 +43,13 @@ def drive_many(number: Annotated[int, typer.Argument()]) -> None:
     import logging
 
     from trainmaster.service import Service
-    from trainmaster.service.driving.driver import Driver, pipe_of, take_place
+    from trainmaster.service.driving.driver import Driver, name_version, pipe_of, take_place
 
     service = Service.from_environment()
     place = take_place(service.home.root, number)
     if place is None:
         return
+    name_version(place)
     logging.basicConfig(format="%(asctime)s %(message)s")
     gc.freeze()
     Driver(service, os.environ, wakes=pipe_of(service.home.root, number)).work()

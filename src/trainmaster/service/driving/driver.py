@@ -10,6 +10,7 @@ import fcntl
 import gc
 import logging
 import os
+import signal
 import sys
 import threading
 import time
@@ -19,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from trainmaster import __version__
 from trainmaster.control.loop.controller import Controller, LoopIntervals
 from trainmaster.dataclass import dataclass, field
 from trainmaster.db import RetryPolicy
@@ -239,6 +241,34 @@ def is_taken(home: Path, number: int) -> bool:
     if descriptor is not None:
         os.close(descriptor)
     return descriptor is None
+
+
+def name_version(place: int) -> None:
+    """Write down which version of us has taken a place, so that a later one knows."""
+    os.ftruncate(place, 0)
+    os.pwrite(place, __version__.encode(), 0)
+
+
+def end_other_versions(home: Path) -> None:
+    """End the drivers of another version of us, as after an upgrade; what they drove is taken over.
+
+    What they have not imported yet is not on the disk any more. Those of 0.2.0 have written down no version.
+    """
+    for path in (home / DRIVERS).glob("*.lock"):
+        with suppress(OSError):
+            if path.read_text() != __version__:
+                for pid in _drivers_at(path.resolve()):
+                    os.kill(pid, signal.SIGTERM)
+
+
+def _drivers_at(path: Path) -> list[int]:
+    found = []
+    for process in Path("/proc").iterdir():
+        with suppress(OSError):  # it has ended, or is of another user
+            if process.name.isdigit() and b"\0_driver\0" in (process / "cmdline").read_bytes():
+                opened = {str(each.readlink()) for each in (process / "fd").iterdir()}
+                found += [int(process.name)] if str(path) in opened else []
+    return found
 
 
 def pipe_of(home: Path, number: int) -> WakePipe | None:

@@ -12,7 +12,7 @@ from trainmaster.dataclass import dataclass, field
 from trainmaster.db.held_runs import count_open, undriven
 from trainmaster.executors.supervisor.processes import give_back
 from trainmaster.service.background import begun_apart
-from trainmaster.service.driving.driver import DRIVERS, is_taken
+from trainmaster.service.driving.driver import DRIVERS, end_other_versions, is_taken
 from trainmaster.service.driving.wake_pipes import wake_all
 from trainmaster.service.server_loops import ServerLoop
 from trainmaster.service.service import Service
@@ -46,6 +46,11 @@ class Drivers(ServerLoop):
     def __post_init__(self) -> None:
         """It does not look yet; drivers and their runs go on when it is stopped."""
         super().__init__("drivers", LOOK_S)
+
+    def start(self) -> None:
+        """Look from now on; what another version has begun ends before."""
+        end_other_versions(self.service.home.root)
+        super().start()
 
     def turn(self) -> None:
         """Admit what waits where there is room again, and look."""

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import subprocess
+import sys
 import threading
 
 import pytest
 
+from trainmaster import __version__
 from trainmaster.db import AcceptedRun, ExperimentChange, RetryPolicy, Submission, TaskChange
 from trainmaster.db.held_runs import HeldDatabase, HeldRuns, undriven
 from trainmaster.db.queries import events
 from trainmaster.service import Service
-from trainmaster.service.driving.driver import DRIVERS, SERVERS, Driver, is_taken, pipe_of, take_place
+from trainmaster.service.driving.driver import (
+    DRIVERS,
+    SERVERS,
+    Driver,
+    is_taken,
+    name_version,
+    pipe_of,
+    take_place,
+)  # fmt: skip
 from trainmaster.service.driving.drivers import Drivers
 from trainmaster.service.driving.driving import Driving
 from trainmaster.service.driving.wake_pipes import SUFFIX, WakePipe, wake_all
@@ -275,6 +287,34 @@ def test_there_is_one_driver_with_each_number(service):
     assert take_place(service.home.root, 0, 0.0) is None
     os.close(held)
     assert not is_taken(service.home.root, 0)
+
+
+@pytest.mark.parametrize("version", ["", "0.1.0", __version__], ids=["before 0.3", "another", "ours"])
+def test_a_server_ends_the_drivers_of_another_version_when_it_starts(service, version):
+    """As after an upgrade: the code that they would import is gone. Other processes are left alone."""
+    place = take_place(service.home.root, 0)
+    name_version(place)
+    os.pwrite(place, version.ljust(len(__version__)).encode(), 0)
+    os.ftruncate(place, len(version))
+    sleeps = [sys.executable, "-c", "import time; time.sleep(600)"]
+    driver, other = (
+        subprocess.Popen([*sleeps, word, "0"], pass_fds=[place]) for word in ("_driver", "looks")
+    )
+    os.close(place)
+    try:
+        drivers = Drivers(service, os.environ)
+        drivers.start()
+        drivers.stop()
+        if version == __version__:
+            assert driver.poll() is None
+            assert is_taken(service.home.root, 0)
+        else:
+            assert driver.wait(LONG_S) == -signal.SIGTERM
+        assert other.poll() is None
+    finally:
+        for process in (driver, other):
+            process.kill()
+            process.wait()
 
 
 def test_a_server_has_at_most_so_many_drivers_and_only_if_there_is_something_to_drive(
