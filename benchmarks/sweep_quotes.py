@@ -3,6 +3,7 @@
 `python benchmarks/sweep_quotes.py --first 9000 --seeds 5` simulates sweeps of four kinds of objectives, 8 to
 64 trials on 1 to 8 slots. Of each, what a forecast says after two fifths of a whole trial is compared with
 what it takes. Beside it stands the simple form: it knows only which share of all steps a pruner leaves.
+`--at 0` asks before it begins.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from quote_world import knowledge, measured, own_machine, workload
 
 from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.market.machines import Machines
-from trainmaster.advisor.market.workload import Length, LogNormal
+from trainmaster.advisor.market.workload import Length
 from trainmaster.advisor.quote.forecast import ExperimentProgress, RunningTask, remaining_s
 from trainmaster.advisor.quote.timing import DRAWS, Timing
 from trainmaster.service.quotes.worker_counts import workload_of
@@ -38,7 +39,6 @@ from trainmaster.spec.hardware import Hardware
 from trainmaster.sweeps import Goal, SearchSpace, Trial, TrialState, pruner_class, sampler_class
 
 STEPS, STEP_S, START_S = 81, 1.0, 5.0
-SEEN_S = START_S + 0.4 * STEPS * STEP_S
 KINDS = ("same curve", "curves of their own", "slow where small", "another optimum at first")
 SIZES = ((8, 1), (8, 4), (16, 1), (16, 4), (24, 2), (32, 4), (48, 8), (64, 2), (64, 8))
 GRIDS = {8: (2, 4), 16: (4, 4), 24: (4, 6), 32: (4, 8), 48: (6, 8), 64: (8, 8)}
@@ -171,7 +171,9 @@ def timings(case: Case) -> tuple[Candidates, dict[str, Timing]]:
         workload(most=1, tasks=case.trials, hardware=Hardware()), trained=known.trained, plays=known.plays
     )
     one.lengths[1] = Length(STEPS, 1, 256)
-    simple = replace(one, trained=LogNormal(known.trained.median if known.trained else 1.0, SPREAD), plays=())
+    share = statistics.mean(map(statistics.mean, known.plays)) if known.plays else 1.0
+    doubts = [math.exp(SPREAD * statistics.NormalDist().inv_cdf((i + 0.5) / 33)) for i in range(33)]
+    simple = replace(one, trained=lambda *_: [min(share * each, 1.0) for each in doubts], plays=())
     market = own_machine(case.at_once)
     machines = Machines.of(market.catalogue.columns(), np.full(1, float(case.at_once)))
     exact = {"step_spread": 0.03, "warmup_s": 0.0, "rare_share": 0.0, "pause_s": 0.0}
@@ -198,8 +200,11 @@ def doing_at(seen_s: float, played: Played) -> ExperimentProgress:
     return ExperimentProgress(len(over), tuple(running))
 
 
-def judged(pruner: str, sampler: str, seeds: range) -> Iterator[tuple[str, bool, bool, float, float]]:
+def judged(
+    pruner: str, sampler: str, seeds: range, at: float
+) -> Iterator[tuple[str, bool, bool, float, float]]:
     """By sweep and form: whether it is kept and inside, p95/p50, and the interval score of logarithms."""
+    seen_s = at and START_S + at * STEPS * STEP_S
     doubt = np.exp(0.06 * np.random.default_rng(6).standard_normal(DRAWS))
     for trials, at_once in SIZES:
         case = Case(pruner, sampler, trials, at_once)
@@ -209,10 +214,11 @@ def judged(pruner: str, sampler: str, seeds: range) -> Iterator[tuple[str, bool,
             speed = random.Random(f"{case}{kind}{seed}").lognormvariate(
                 0, 0.06
             )  # it differs from what was measured
-            truth_s = SEEN_S + (max(played.ended.values()) - SEEN_S) * speed
+            truth_s = seen_s + (max(played.ended.values()) - seen_s) * speed
+            doing = doing_at(seen_s, played) if at else ExperimentProgress()
             for form, timing in forms.items():
-                left = remaining_s(timing, cluster, doing_at(SEEN_S, played)) * doubt
-                low, middle, high = np.log(np.quantile(left + SEEN_S, (0.05, 0.5, 0.95)))
+                left = remaining_s(timing, cluster, doing) * doubt
+                low, middle, high = np.log(np.quantile(left + seen_s, (0.05, 0.5, 0.95)))
                 truth = math.log(truth_s)
                 score = high - low + 20 * max(low - truth, 0) + 20 * max(truth - high, 0)
                 yield (
@@ -227,13 +233,18 @@ def judged(pruner: str, sampler: str, seeds: range) -> Iterator[tuple[str, bool,
 def main() -> None:
     """Print one line of JSON: by pruner and sampler, and of all."""
     asked = options(
-        __doc__ or "", first=0, seeds=5, pruners="median,asha,hyperband", samplers="random,grid,tpe,cmaes"
+        __doc__ or "",
+        first=0,
+        seeds=5,
+        at=0.4,
+        pruners="median,asha,hyperband",
+        samplers="random,grid,tpe,cmaes",
     )
     rows = defaultdict[str, defaultdict[str, list[tuple[bool, bool, float, float]]]](
         lambda: defaultdict(list)
     )
     for pruner, sampler in product(asked.pruners.split(","), asked.samplers.split(",")):
-        for form, *row in judged(pruner, sampler, range(asked.first, asked.first + asked.seeds)):
+        for form, *row in judged(pruner, sampler, range(asked.first, asked.first + asked.seeds), asked.at):
             for name in (f"{pruner} {sampler}", "all"):
                 rows[name][form].append(tuple(row))
         print(f"{pruner} {sampler}", file=sys.stderr, flush=True)
@@ -250,7 +261,7 @@ def main() -> None:
         }
         for name, forms in rows.items()
     }
-    report("sweep_quotes", {"first": asked.first, "by": by})
+    report("sweep_quotes", {"first": asked.first, "at": asked.at, "by": by})
 
 
 if __name__ == "__main__":

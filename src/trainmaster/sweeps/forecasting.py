@@ -25,7 +25,7 @@ class ForecastPruner(Pruner):
 
     name = "forecast"
     option_names: ClassVar[tuple[str, ...]] = ("chance", "max_steps")
-    usual_share: ClassVar[float | None] = 0.3
+    usual_share: ClassVar[float | None] = 0.25
 
     def __init__(self, goal: Goal, options: Mapping[str, str]) -> None:
         super().__init__(goal, options)

@@ -13,11 +13,13 @@ from typing import ClassVar, Final
 
 from trainmaster.sweeps.trial import Goal, Trial, TrialState
 
-#: Of `shares_by_order`: trials of one play at most, of all plays at least, and shares of a trial's steps at
-#: which it is judged. Whether a later trial beats all before it is a matter of luck: a few plays do not show
-#: how often.
+#: Of `shares_by_order`: trials of one play at most, unless more than half of so many run side by side; slots
+#: at most; trials of all plays at least, and shares of a trial's steps at which it is judged. Whether a later
+#: trial beats all before it is a matter of luck: a few plays do not show how often.
 MOST_TRIALS: Final = 32
+_MOST_SLOTS: Final = 64
 _LEAST_TRIALS: Final = 2048
+_ONE_BY_ONE: Final = 512
 _LOOKS: Final = sorted({k / 128 for k in range(1, 8)} | {k / 16 for k in range(1, 17)})
 #: By each whole trial that it has seen, a sampler that learns chooses the best of so many more random ones at
 #: most: so do TPE and CMA-ES on smooth functions of two and three parameters.
@@ -34,7 +36,8 @@ class Pruner(ABC):
     Attributes:
         name: as recipes write it.
         option_names: the options that it understands.
-        usual_share: of all steps that it lets trials make, where `shares_by_order` cannot play it.
+        usual_share: of its steps that a trial makes on average which begins as others have ended, where
+            `shares_by_order` cannot play it.
     """
 
     name: ClassVar[str]
@@ -56,21 +59,6 @@ class Pruner(ABC):
         """
 
 
-def share_trained(pruner: Pruner, plays: Sequence[Sequence[float]]) -> float:
-    """What share of all steps a pruner lets trials make.
-
-    >>> from trainmaster.sweeps.halving import AshaPruner
-    >>> asha = AshaPruner(Goal.MAX, {"min_steps": "10"})
-    >>> round(share_trained(asha, shares_by_order(asha, 24, 640, at_once=2)), 2)
-    0.17
-
-    Args:
-        pruner: of a search.
-        plays: of it, by `shares_by_order`.
-    """
-    return mean(map(mean, plays)) if plays else pruner.usual_share or 1.0
-
-
 def shares_by_order(
     pruner: Pruner, trials: int, steps: int, at_once: int, *, learns: bool = False
 ) -> tuple[tuple[float, ...], ...]:
@@ -85,7 +73,7 @@ def shares_by_order(
 
     Args:
         pruner: of a search.
-        trials: how many there are; more than 32 are as 32.
+        trials: how many there are; of more than 32 those after the first ones stand for several each.
         steps: of a whole one.
         at_once: that run side by side.
         learns: a sampler sees results, so later trials are better. By how much differs from play to play.
@@ -96,10 +84,51 @@ def shares_by_order(
     if pruner.usual_share is not None:
         return ()
     options = tuple(sorted(pruner.options.items()))
-    return _plays(type(pruner), pruner.goal, options, min(trials, MOST_TRIALS), steps, at_once, learns)
+    trials, at_once = _smaller(trials, at_once)
+    trials = min(trials, max(MOST_TRIALS, 2 * at_once))
+    return _plays(type(pruner), pruner.goal, options, trials, steps, at_once, learns)
 
 
-@functools.lru_cache(maxsize=16)  # each forecast of a run asks for the same
+def _smaller(trials: int, at_once: int) -> tuple[int, int]:
+    """The same on at least one slot, and on fewer of them in proportion if there are very many."""
+    at_once = max(min(at_once, trials), 1)
+    least = min(at_once, _MOST_SLOTS)
+    return math.ceil(trials * least / at_once), least
+
+
+def trained_by_turns(shares: tuple[float, ...], trials: int, at_once: int) -> float:
+    """What share of their steps so many trials make, as the slot that is free last sees it.
+
+    It is the time until all have ended over that of whole trials, each on the slot that is free first.
+
+    >>> [trained_by_turns(play, 4, at_once=2) for play in ((1.0, 1.0, 0.1, 0.1), (1.0, 0.1, 0.1, 1.0))]
+    [0.55, 0.6]
+
+    Args:
+        shares: of one play, by `shares_by_order`.
+        trials: how many there are.
+        at_once: that run side by side.
+    """
+    at_once = max(min(at_once, trials), 1)
+    if len(shares) < trials:
+        trials, at_once = _smaller(trials, at_once)
+    return _last_end(shares, trials, at_once) / math.ceil(trials / at_once)
+
+
+@functools.lru_cache(maxsize=4096)  # a quote asks for the same plays on many machines
+def _last_end(shares: tuple[float, ...], trials: int, at_once: int) -> float:
+    """When the last of so many trials ends, in times of a whole one."""
+    first = shares[: len(shares) // 2]
+    late = shares[len(first) :]
+    between = trials - len(shares)
+    some = max(min(between, _ONE_BY_ONE), 0)  # of very many, each stands for several
+    free = [0.0] * at_once
+    for share in (*first, *[mean(late) * between / max(some, 1)] * some, *late):
+        heapq.heapreplace(free, free[0] + share)
+    return max(free)
+
+
+@functools.lru_cache(maxsize=64)  # each forecast of a run asks for the same
 def _plays(
     kind: type[Pruner],
     goal: Goal,

@@ -6,7 +6,7 @@ import pytest
 
 from trainmaster.spec.errors import UsageError
 from trainmaster.sweeps import Curve, Goal, Trial, TrialState, pruner_class
-from trainmaster.sweeps.pruner import share_trained, shares_by_order
+from trainmaster.sweeps.pruner import shares_by_order
 
 DONE = Trial(0, {}, TrialState.COMPLETE, 0.1, Curve((s, (s / 1.0) ** -0.5) for s in range(1, 101)))
 
@@ -42,7 +42,7 @@ def test_it_is_judged_now_and_then_and_not_without_anything_to_compare():
     assert make(chance=0.01).verdict(falling(0.48, 20), [DONE]) == ""
 
 
-def test_options_are_checked_and_a_quote_counts_what_it_usually_leaves():
+def test_options_are_checked_and_it_is_not_played():
     with pytest.raises(UsageError, match="between 0 and 1"):
         make(chance=2)
-    assert share_trained(make(), shares_by_order(make(), 24, 640, 2)) == 0.3
+    assert shares_by_order(make(), 24, 640, 2) == ()

@@ -80,6 +80,26 @@ class Bill:
             cost = cost + rent(self.servers, some.server, some.servers)
         return cost
 
+    def replaced_usd(self, time_s: Floats, at: Floats, some: Candidates, rates: Sequence[Floats]) -> Floats:
+        """(S, m) dollars more that a machine costs whose place another one has taken.
+
+        Args:
+            time_s: (S, m) seconds for which machines are there.
+            at: (S, 1) share of it after which that happens.
+            some: candidates.
+            rates: how often the workers' machines are lost, and the servers'.
+        """
+        total = sum(rates, np.zeros((1, 1)))
+        usd = np.zeros((1, 1))
+        for machines, which, rate in zip(
+            (self.machines, self.servers), (some.machine, some.server), rates, strict=False
+        ):
+            quantum, least = machines.quantum[which], machines.minimum[which]
+            parts = _billed(time_s * at, quantum, least) + _billed(time_s * (1 - at), quantum, least)
+            more = parts - _billed(time_s, quantum, least)
+            usd = usd + more * (machines.price[which] / 3600) * rate / np.maximum(total, 1e-300)
+        return np.asarray(usd)
+
     @cached_property
     def _most_usd_per_hour(self) -> Floats:
         """(offers,) of one machine."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +12,6 @@ from trainmaster.dataclass import dataclass, field
 from trainmaster.spec import Experiment, Strategy
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.hardware import Hardware
-from trainmaster.spec.log_normal import LogNormal
 from trainmaster.spec.processor_limit import check_processor_limit
 
 if TYPE_CHECKING:
@@ -74,9 +73,11 @@ class Workload:
         latency_ms: between the machines, one way, as the recipe says; None is as it was measured.
         own_servers: the recipe says what machines its parameter servers are to have.
         once: phases that are no training, in their order.
-        trained: share of its steps that a pruner lets its tasks make; None: all of them.
-        plays: by play of that pruner, the share of each task in the order in which they begin, of at most 32;
-            empty where the pruner cannot be played.
+        trained: what share of its steps a pruner lets so many tasks make, of which so many run side by side,
+            as shares that are equally likely; None: all of them.
+        plays: by play of that pruner, the share of each task in the order in which they begin, with as many
+            side by side as there are, or usually are; see `shares_by_order`. Empty where it ends none, or
+            cannot be played.
         prepared_in: provider and region of images from which machines start with ``setup`` and ``container``.
         is_warm: its machines are there, an earlier run has kept them. stays: they are kept afterwards.
         adapts: another machine may take the place of one that becomes slow.
@@ -102,7 +103,7 @@ class Workload:
     own_servers: bool = False
     latency_ms: float | None = None
     once: tuple[PhaseHistory, ...] = ()
-    trained: LogNormal | None = None
+    trained: Callable[[int, int], Sequence[float]] | None = None
     plays: tuple[tuple[float, ...], ...] = ()
     prepared_in: frozenset[tuple[str, str]] = frozenset()
     is_warm: bool = False

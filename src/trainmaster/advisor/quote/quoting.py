@@ -235,11 +235,14 @@ class _Asked:
         step = None
         if known.model is not None:
             step = interval(timing.step_s(one)[:, 0])
+        time_s, cost_usd = timing.time_s(one), Interval(*drawn.cost_usd[row].tolist())
+        if (replaced_usd := timing.replaced_usd(time_s, one)).any():
+            cost_usd = interval((timing.cost_usd(time_s, one) + replaced_usd)[:, 0])
         return ExperimentQuote(
             name=self.subject.workload.name,
             cluster=self.shape(one, 0),
             time_s=Interval(*drawn.time_s[row].tolist()),
-            cost_usd=Interval(*drawn.cost_usd[row].tolist()),
+            cost_usd=cost_usd,
             step_s=step,
             bottleneck=_bottleneck(timing, one, float(drawn.time_s[row, 1])),
             pareto=front,
@@ -303,11 +306,12 @@ def _several(asked: Sequence[_Asked], limits: QuoteLimits, supply: Supply) -> Qu
         start[name] = int(np.flatnonzero(order == 0)[0])
         outcomes = each.drawing.outcomes(drawn[name].candidates)
         end_usd = each.drawing.needed_usd(outcomes.time_s, drawn[name].candidates) - outcomes.cost_usd
+        usd = outcomes.cost_usd + each.drawing.replaced_usd(outcomes.time_s, drawn[name].candidates)
         load = own_load(each.subject.workload, drawn[name].candidates, supply.slots or 1)
         options[name] = [
             Option(
                 outcomes.time_s[:, i],
-                outcomes.cost_usd[:, i],
+                usd[:, i],
                 float(load[i]),
                 *each.rent(drawn[name], i),
                 end_usd=end_usd[:, i],

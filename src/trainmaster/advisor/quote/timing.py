@@ -44,8 +44,6 @@ _HELD_UP: Final = 1.1
 #: A tail that was not seen, as a share of the start-up; and how much tails differ (log).
 _UNSEEN_TAIL: Final = 0.1
 _TAIL_SPREAD: Final = 0.4
-#: Beyond so many the number is what is expected.
-_MOST_PREEMPTIONS: Final = 50
 #: Draws of every quantity: the posterior's, with three draws of all the rest for each.
 DRAWS: Final = posterior.DRAWS * _COPIES
 
@@ -209,7 +207,8 @@ class Timing:
         found = {name: each for name, each in once.items() if name not in AFTERWARDS}
         found |= {"first step": start, "steps": work - start - pauses - tail, "pauses": pauses}
         found["end of the tasks"] = tail + overhead
-        found["interruptions"] = self._lost_s(work + overhead, one, self._anew_s(one, wait))
+        before = wait - once.get("machines", 0.0)
+        found["interruptions"] = self._lost_s(work + overhead, one, self._anew_s(one, wait), before)
         found |= {name: each for name, each in once.items() if name in AFTERWARDS}
         return {
             name: np.broadcast_to(each, (self.draws, 1))[:, 0] for name, each in found.items() if each.any()
@@ -245,12 +244,22 @@ class Timing:
 
     def trained(self, some: Candidates) -> Floats:
         """(S, m or 1) share of its steps that a task makes on average: to its target, or until pruned."""
-        pruned, target = self.workload.trained, self.workload.target
-        share = np.ones((1, 1)) if pruned is None else np.minimum(_draw(pruned, self._normal(8)), 1.0)
+        target, share = self.workload.target, self._pruned(some)
         if target is None or self.knowledge.model is None:
             return share
         aimed = target.share(some.steps, self.global_batch(some), self.workload.tasks)
         return share * (np.median(aimed, axis=0, keepdims=True) if self.central else aimed)
+
+    def _pruned(self, some: Candidates) -> Floats:
+        """(S, m or 1) share of its steps that a pruner lets a task make, by how many are beside it."""
+        pruned, tasks = self.workload.trained, self.workload.tasks
+        if pruned is None:
+            return np.ones((1, 1))
+        together, which = np.unique(np.minimum(some.at_once, tasks), return_inverse=True)
+        place = self._normal(8)[:, 0].argsort().argsort()  # of each draw, from the least to the most
+        at = (place + 0.5) / len(place)
+        shares = [np.quantile(pruned(tasks, int(n)), at, method="inverted_cdf") for n in together]
+        return np.column_stack(shares)[:, which.ravel()]
 
     def global_batch(self, some: Candidates) -> Floats:
         """(m,) examples of a step of all workers, NaN if unknown; where each goes its own way, of one."""
@@ -334,7 +343,8 @@ class Timing:
         once = self.once_s(some[first])
         after = sum((once.pop(name) for name in AFTERWARDS if name in once), np.zeros((1, len(first))))
         wait = sum(once.values(), np.zeros((1, len(first))))
-        lost = self._lost_s(work, some, self._anew_s(some, wait[:, back]))
+        before = (wait - once.get("machines", 0.0))[:, back]
+        lost = self._lost_s(work, some, self._anew_s(some, wait[:, back]), before)
         return work + lost + (wait + after)[:, back]
 
     def _anew_s(self, some: Candidates, wait: Floats) -> Floats:
@@ -354,14 +364,32 @@ class Timing:
         late = np.sqrt(2 * np.log(np.maximum(together, 1)) / self._waves(some))
         return np.asarray(self.knowledge.task_spread * late, dtype=float)
 
-    def _lost_s(self, work: Floats, some: Candidates, wait: Floats) -> Floats:
+    def _lost_s(self, work: Floats, some: Candidates, wait: Floats, before: Floats) -> Floats:
         """`interrupted_s` of machines that may be lost, and `change_s`."""
-        rate = self._loss_rate(0, some.machine, some.machines)
-        if len(self.servers):
-            rate = rate + self._loss_rate(1, some.server, some.servers)
+        rate = sum(self._loss_rates(some), np.zeros((1, 1)))
         if not rate.any():
             return self.change_s()[:, None]
-        return np.asarray(self.interrupted_s(work, rate, wait, some) + self.change_s()[:, None])
+        return np.asarray(self.interrupted_s(work, rate, wait, some, before) + self.change_s()[:, None])
+
+    def replaced_usd(self, time_s: Floats, some: Candidates) -> Floats:
+        """(DRAWS, m) dollars that lost machines cost beside the time: two have a minimum in place of one.
+
+        Other than `cost_usd` it does not follow from the time alone.
+        """
+        rates = self._loss_rates(some)
+        if not any(rate.any() for rate in rates):
+            return np.zeros((1, 1))
+        from trainmaster.advisor.quote.interruptions import count_losses
+
+        rented_s, total = self._rented_s(time_s, some), sum(rates, np.zeros((1, 1)))
+        at = np.random.default_rng((self.seed, 23)).uniform(size=(DRAWS, 1))
+        each = self._bill.replaced_usd(rented_s, at, some, rates)
+        return np.asarray(count_losses(total * rented_s, self.seed) * each)
+
+    def _loss_rates(self, some: Candidates) -> list[Floats]:
+        """(S, m) losses per second of the workers' machines, and of the servers' if there are any."""
+        found = [self._loss_rate(0, some.machine, some.machines)]
+        return [*found, self._loss_rate(1, some.server, some.servers)] if len(self.servers) else found
 
     def _loss_rate(self, role: int, which: NDArray[np.int_], count: Floats) -> Floats:
         """(S, m) losses per second of so many workers' machines (0), or servers' (1)."""
@@ -384,7 +412,9 @@ class Timing:
             found.append((np.array([each.median for each in mine]), np.array([each.spread for each in mine])))
         return found
 
-    def interrupted_s(self, work: Floats, rate: Floats, wait: Floats, some: Candidates) -> Floats:
+    def interrupted_s(
+        self, work: Floats, rate: Floats, wait: Floats, some: Candidates, before: Floats | float = 0.0
+    ) -> Floats:
         """(S, m) seconds by lost machines: each costs what was done since the last checkpoint, and a restart.
 
         Args:
@@ -392,13 +422,14 @@ class Timing:
             rate: (S, m) losses per second.
             wait: (S, m) seconds until a machine in the place of a lost one can work.
             some: candidates.
+            before: (S, m) seconds for which the machines are there until the work begins.
         """
+        from trainmaster.advisor.quote.interruptions import interrupted_s
+
         every = np.minimum(self.workload.checkpoint_every_s or CHECKPOINT_EVERY_S, work)
         start = np.tile(self._start_s(some), (1 if self.central else _COPIES, 1))
         restart = _draw(beliefs.RESTART_S, self._world(4)) + wait + start
-        since = 0.5 if self.central else np.random.default_rng((self.seed, 21)).uniform(size=(DRAWS, 1))
-        count = rate * work if self.central else _preemptions(rate * work, self.seed)
-        return np.asarray(count * (every * since + restart))
+        return interrupted_s(work, before, rate, every, restart, None if self.central else self.seed)
 
     def change_s(self) -> Floats:
         """(DRAWS,) what going on with another machine costs, where one that is slow may be replaced.
@@ -552,20 +583,3 @@ class Timing:
 
 def _draw(belief: LogNormal, normal: Floats) -> Floats:
     return belief.median * np.exp(belief.spread * normal)
-
-
-def _preemptions(expected: Floats, seed: int) -> Floats:
-    """(S, m) Poisson counts with (S, m) expectations, monotone in these: the same arrivals for all m.
-
-    >>> _preemptions(np.array([[0.0, 1.0, 60.0]]), 0).tolist()
-    [[0.0, 3.0, 60.0]]
-    """
-    arrivals = (
-        np.random.default_rng((seed, 20)).exponential(size=(len(expected), _MOST_PREEMPTIONS)).cumsum(1)
-    )
-    counts = np.zeros_like(expected)
-    for i in range(_MOST_PREEMPTIONS):
-        if not (arrivals[:, i : i + 1] <= expected).any():
-            break
-        counts += arrivals[:, i : i + 1] <= expected
-    return np.maximum(counts, np.where(expected > _MOST_PREEMPTIONS, expected, 0.0))

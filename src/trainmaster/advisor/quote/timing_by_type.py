@@ -95,6 +95,10 @@ class TimingByType:
         """(S, m) dollars of m candidates that take (S, m) seconds; a longer time never costs less."""
         return self.parts[0].cost_usd(time_s, some)
 
+    def replaced_usd(self, time_s: Floats, some: Candidates) -> Floats:
+        """(DRAWS, m) dollars that lost machines cost beside the time, as `Timing.replaced_usd`."""
+        return self.parts[0].replaced_usd(time_s, some)
+
     def needed_usd(self, time_s: Floats, some: Candidates) -> Floats:
         """(S, m) dollars that a run must be allowed for m candidates that take (S, m) seconds."""
         return self.parts[0].needed_usd(time_s, some)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from sqlalchemy.engine import RowMapping
 
+from trainmaster.dataclass import dataclass
 from trainmaster.db import Database, queries
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.spec import Recipe
@@ -19,10 +20,23 @@ from trainmaster.sweeps.pruner import MOST_TRIALS
 _MOST_RUNS, _MOST_TASKS = 8, 1_000
 
 
-def shares_of_earlier_trials(
+@dataclass(frozen=True, slots=True)
+class EarlierTrials:
+    """Of a run of a sweep.
+
+    Attributes:
+        shares: of its steps that each trial made, in their order.
+        at_once: how many ran side by side at most.
+    """
+
+    shares: tuple[float, ...]
+    at_once: int
+
+
+def trials_of_earlier_runs(
     database: Database, recipe: Recipe, name: str, runs: Iterable[str | None]
-) -> tuple[tuple[float, ...], ...]:
-    """By earlier run, what share of its steps each trial made, in their order; see `shares_by_order`.
+) -> tuple[EarlierTrials, ...]:
+    """What the trials of earlier runs of a sweep made.
 
     The seed decides which parameters each trial has, so only runs with the same one count.
 
@@ -49,11 +63,18 @@ def shares_of_earlier_trials(
                 continue
             if same.builtin_values().get("steps") != steps:  # a pruner looks at other steps then
                 continue
-            tasks = queries.tasks(database, run, limit=_MOST_TASKS)
-            shares = tuple(_share(task, steps) for task in tasks if task["experiment"] == name)
-            if len(shares) == many:
-                found.append(shares)
+            tasks = [t for t in queries.tasks(database, run, limit=_MOST_TASKS) if t["experiment"] == name]
+            if len(tasks) == many:
+                found.append(EarlierTrials(tuple(_share(task, steps) for task in tasks), _at_once(tasks)))
     return tuple(found)
+
+
+def _at_once(tasks: Sequence[RowMapping]) -> int:
+    """How many ran side by side at most."""
+    times: list[tuple[float, float]] = [
+        (task["started_at"], task["ended_at"]) for task in tasks if task["started_at"] is not None
+    ]
+    return max(sum(begun <= at < ended for begun, ended in times) for at, _ in times)
 
 
 def _share(task: RowMapping, steps: float) -> float:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from trainmaster.executors.base import Capacity
     from trainmaster.providers import Catalogue
     from trainmaster.service.cluster_costs import ClusterFacts
+    from trainmaster.service.quotes.earlier_trials import EarlierTrials
 
 #: On rented machines there is room for as many processes as are asked for.
 _MANY: Final = 1 << 20
@@ -257,7 +258,7 @@ def forecast_inputs(
     beside: Mapping[str, Overhead] | None = None,
     curves: Mapping[str, Sequence[ObservedCurve]] | None = None,
     all_sizes: Mapping[str, Sequence[Measurement]] | None = None,
-    plays: Mapping[str, Sequence[Sequence[float]]] | None = None,
+    plays: Mapping[str, Sequence[EarlierTrials]] | None = None,
 ) -> Forecast:
     """What a whole run will take and cost.
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from trainmaster.advisor.market.load import LoadCorrection
     from trainmaster.advisor.model.experience import Experience
     from trainmaster.advisor.model.measurement import Measurement, ObservedCurve
+    from trainmaster.service.quotes.earlier_trials import EarlierTrials
 
 #: In the home of a machine that drives a run for another home.
 DEVICE_FILE: Final = "device"
@@ -65,7 +66,7 @@ class History:
         similar: of other versions of it: most lines of their code are the same, and files of the command,
             launcher, strategy and device are. `Measurement.step_spread` says how far that is right.
         team: whose measurements they are; None for the owner's.
-        plays: of a sweep, what each trial made in earlier runs of it; see `shares_of_earlier_trials`.
+        plays: of a sweep, what each trial made in earlier runs of it; see `trials_of_earlier_runs`.
         has_lent_length: the very same was never seen to its end, and is as long as another version was.
     """
 
@@ -73,7 +74,7 @@ class History:
     same: list[Measurement] = field(default_factory=list)
     similar: list[Measurement] = field(default_factory=list)
     team: str | None = None
-    plays: tuple[tuple[float, ...], ...] = ()
+    plays: tuple[EarlierTrials, ...] = ()
     has_lent_length: bool = False
 
 
@@ -140,11 +141,11 @@ def histories(
         if not has_length:
             wholes = [as_long(each, key.numbers, lengths) for _, each in kin]
             lent = with_length(same, wholes, borrowing_spread(kin, lengths))
-        plays: tuple[tuple[float, ...], ...] = ()
+        plays: tuple[EarlierTrials, ...] = ()
         if experiment.search is not None and experiment.search.pruner is not None:
-            from trainmaster.service.quotes.earlier_trials import shares_of_earlier_trials
+            from trainmaster.service.quotes.earlier_trials import trials_of_earlier_runs
 
-            plays = shares_of_earlier_trials(database, recipe, name, (row["run_id"] for row in rows))
+            plays = trials_of_earlier_runs(database, recipe, name, (row["run_id"] for row in rows))
         found[name] = History(key, lent, borrowed(key.numbers, kin, lengths), team, plays, lent != same)
     return found
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from trainmaster.advisor.model.knowledge import Knowledge
     from trainmaster.advisor.model.measurement import Measurement
     from trainmaster.control.measure.profile_progress import ProfileProgress
+    from trainmaster.service.quotes.earlier_trials import EarlierTrials
     from trainmaster.service.quotes.history import History
     from trainmaster.service.quotes.knowledge_builder import KnowledgeBuilder
     from trainmaster.service.quotes.profiling import Profiler
@@ -188,7 +189,7 @@ class JobKnowledge:
         self._profiler: Profiler | None = None
         self.notes: list[str] = []
         self.has_measured = False
-        self.plays: dict[str, tuple[tuple[float, ...], ...]] = {}
+        self.plays: dict[str, tuple[EarlierTrials, ...]] = {}
         self.fingerprints: dict[str, str] = {}
         self._lent: set[str] = set()
 

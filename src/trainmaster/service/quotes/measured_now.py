@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trainmaster.control.loop.run_state import RunState
     from trainmaster.control.measure.progress import TaskProgress
     from trainmaster.service.cluster_costs import ClusterCosts
+    from trainmaster.service.quotes.earlier_trials import EarlierTrials
     from trainmaster.service.quotes.history import History
 
 #: Of so many attempts of tasks that run at once the newest say all that there is to say.
@@ -36,7 +37,7 @@ class MeasuredNow:
     similar: dict[str, list[Measurement]] = field(default_factory=dict)
     live: dict[str, dict[int, Measurement]] = field(default_factory=dict)
     curves: dict[str, tuple[ObservedCurve, ...]] = field(default_factory=dict)
-    plays: dict[str, tuple[tuple[float, ...], ...]] = field(default_factory=dict)
+    plays: dict[str, tuple[EarlierTrials, ...]] = field(default_factory=dict)
     lines: dict[str, tuple[int, ...]] = field(default_factory=dict)
     lent: set[str] = field(default_factory=set)
 

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import log
-from statistics import mean, pstdev
+from itertools import product
+from math import exp
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model.measurement import Measurement, ObservedCurve
 from trainmaster.cluster.renting.requirements import Needs
+from trainmaster.dataclass import dataclass
 from trainmaster.service.quotes.job_numbers import LENGTH
 from trainmaster.spec import Experiment, Hardware, Recipe
-from trainmaster.spec.log_normal import LogNormal
 from trainmaster.spec.objective import Objective
 
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote, Rented
+    from trainmaster.service.quotes.earlier_trials import EarlierTrials
     from trainmaster.service.quotes.quote_options import QuoteOptions
+    from trainmaster.sweeps.pruner import Pruner
 
 #: How much the share of a sweep that a pruner lets train differs from what is expected (log), where it cannot
-#: be played: early values do not quite tell which trials are better.
+#: be played: early values do not quite tell which trials are better. It is told by so many shares.
 _PRUNED_SPREAD: Final = 0.35
+_DOUBTS: Final = 32
 #: Trials side by side, where that is not known yet.
 _AT_ONCE: Final = 2
 
@@ -33,7 +37,7 @@ def workload_of(
     max_workers: int | None = None,
     at_once: int = _AT_ONCE,
     curves: Sequence[ObservedCurve] = (),
-    plays: Sequence[Sequence[float]] = (),
+    plays: Sequence[EarlierTrials] = (),
 ) -> Workload:
     """What an experiment has to do, and how much of it its target and its pruner leave to do.
 
@@ -43,7 +47,7 @@ def workload_of(
         max_workers: workers of one task at most, from the command line.
         at_once: tasks that run side by side.
         curves: what was seen of the metric of its target.
-        plays: what each trial of this sweep made in earlier runs; see `shares_of_earlier_trials`.
+        plays: what each trial of this sweep made in earlier runs; see `trials_of_earlier_runs`.
 
     Raises:
         UsageError: no number of workers can share the global batch evenly.
@@ -53,18 +57,65 @@ def workload_of(
     if experiment.search is None or experiment.search.pruner is None or not steps or found.tasks < 2:
         return found
     from trainmaster.sweeps import make_pruner
-    from trainmaster.sweeps.pruner import share_trained, shares_by_order, with_seen
 
     pruner = make_pruner(experiment.search)
     if pruner is None:
         return found
-    learns = experiment.search.chooses_later
-    played = shares_by_order(pruner, found.tasks, steps, at_once, learns=learns)
-    all_plays = with_seen(played, plays)
-    share, spread = share_trained(pruner, all_plays), _PRUNED_SPREAD / (1 + len(plays))
-    if played:
-        spread = pstdev([log(mean(play)) for play in all_plays])
-    return replace(found, trained=LogNormal(share, spread), plays=all_plays) if share < 1 else found
+    sweep = PrunedSweep(pruner, steps, experiment.search.chooses_later, tuple(plays))
+    played = sweep.plays(found.tasks, at_once)
+    is_pruned = any(min(play) < 1 for play in played)
+    return replace(found, trained=sweep.trained, plays=played if is_pruned else ())
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedSweep:
+    """What a pruner lets the trials of a sweep make, by how many run side by side.
+
+    Attributes:
+        pruner: of the search. steps: of a whole trial. learns: its sampler sees results.
+        seen: earlier runs of the very same sweep.
+    """
+
+    pruner: Pruner
+    steps: int
+    learns: bool
+    seen: tuple[EarlierTrials, ...] = ()
+
+    def plays(self, tasks: int, at_once: int) -> tuple[tuple[float, ...], ...]:
+        """By play the share of each task; with what was seen of as many at once. See `shares_by_order`."""
+        from trainmaster.sweeps.pruner import shares_by_order, with_seen
+
+        played = shares_by_order(self.pruner, tasks, self.steps, at_once, learns=self.learns)
+        return with_seen(played, self._seen(tasks, at_once))
+
+    def trained(self, tasks: int, at_once: int) -> tuple[float, ...]:
+        """Shares of its steps that a task makes on average, any of them as likely as the others.
+
+        Whether 23 or 24 run side by side does not matter much, and a play takes its time: it is of the power
+        of two below. That the slots are free at other times counts in full.
+        """
+        from trainmaster.sweeps.pruner import trained_by_turns
+
+        at_once = min(at_once, tasks)
+        seen = self._seen(tasks, at_once)
+        nearly = at_once if seen or at_once == tasks else 1 << (at_once.bit_length() - 1)
+        all_plays, later = self.plays(tasks, nearly), self.pruner.usual_share
+        if later is None:
+            return tuple(trained_by_turns(play, tasks, at_once) for play in all_plays)
+        if not all_plays:  # the first ones have nothing to be compared with
+            all_plays = ((1.0,) * at_once + (later,) * (tasks - at_once),)
+        spread = _PRUNED_SPREAD / (1 + len(seen))
+        doubts = [exp(spread * NormalDist().inv_cdf((i + 0.5) / _DOUBTS)) for i in range(_DOUBTS)]
+
+        def doubted(play: Sequence[float], doubt: float) -> tuple[float, ...]:
+            return tuple(share if share == 1 else min(share * doubt, 1.0) for share in play)
+
+        both = product(all_plays, doubts)
+        return tuple(trained_by_turns(doubted(play, doubt), tasks, at_once) for play, doubt in both)
+
+    def _seen(self, tasks: int, at_once: int) -> list[tuple[float, ...]]:
+        """With fewer side by side more of them are compared with others."""
+        return [e.shares for e in self.seen if len(e.shares) == tasks and e.at_once == min(at_once, tasks)]
 
 
 def begun_at(experiment: Experiment, measured: Iterable[Measurement]) -> int:
@@ -148,7 +199,7 @@ def quoted_workload(
     experiment: Experiment,
     options: QuoteOptions,
     curves: Sequence[ObservedCurve] = (),
-    plays: Sequence[Sequence[float]] = (),
+    plays: Sequence[EarlierTrials] = (),
 ) -> Workload:
     """The same, as quotes are made for it: of one of several places, with the latency of its machines.
 
@@ -165,8 +216,8 @@ def quoted_workload(
     found = workload_of(experiment, recipe.seed, options.max_workers, curves=curves, plays=plays)
     if (share := options.shares.get(experiment.name)) is not None:
         tasks = found.tasks if share.tasks is None else share.tasks
-        plays = found.plays if tasks == found.tasks else ()
-        found = replace(found, machines=share.machines, tasks=tasks, plays=plays)
+        played = found.plays if tasks == found.tasks else ()
+        found = replace(found, machines=share.machines, tasks=tasks, plays=played)
     found = replace(found, stays=options.keep_s > 0)
     return found if options.latency_ms is None else replace(found, latency_ms=options.latency_ms)
 

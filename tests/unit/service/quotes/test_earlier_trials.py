@@ -1,12 +1,13 @@
 """Trials of the very same sweep come as far as they came before."""
 
 import json
+from statistics import mean
 from types import SimpleNamespace
 
 import pytest
 
 from trainmaster.service.quotes import earlier_trials
-from trainmaster.service.quotes.earlier_trials import shares_of_earlier_trials
+from trainmaster.service.quotes.earlier_trials import EarlierTrials, trials_of_earlier_runs
 from trainmaster.service.quotes.worker_counts import workload_of
 from trainmaster.spec import read_recipe
 from trainmaster.spec.errors import NotFoundError
@@ -45,8 +46,10 @@ def past(monkeypatch):
                 "experiment": "main",
                 "end_reason": EndReason.SUCCEEDED if share == 1.0 else "PRUNED",
                 "metrics": json.dumps({"step": 80 * share}),
+                "started_at": 10.0 + max(number - 1, 0),
+                "ended_at": 11.0 + (len(shares) if number == 0 else number - 1),
             }
-            for share in shares
+            for number, share in enumerate(shares)
         ]
 
     monkeypatch.setattr(earlier_trials.queries, "tasks", lambda _, run, limit: tasks[run])
@@ -60,17 +63,18 @@ def test_the_very_same_sweep_that_succeeded_counts(sweep, past):
     past.add("failed", sweep(), reason="FAILED")
     past.add("cut", sweep(), shares=(1.0, 0.5))
     runs = ["same", "same", None, "seed", "other", "failed", "cut", "removed"]
-    assert shares_of_earlier_trials(past.database, sweep(), "main", runs) == (SHARES,)
-    assert shares_of_earlier_trials(past.database, sweep(seed=1), "main", runs) == (SHARES,)
-    assert shares_of_earlier_trials(past.database, sweep(seed=2), "main", runs) == ()
+    assert trials_of_earlier_runs(past.database, sweep(), "main", runs) == (EarlierTrials(SHARES, 2),)
+    assert trials_of_earlier_runs(past.database, sweep(seed=1), "main", runs) == (EarlierTrials(SHARES, 2),)
+    assert trials_of_earlier_runs(past.database, sweep(seed=2), "main", runs) == ()
 
 
 def test_what_was_seen_of_a_sweep_outweighs_play_the_more_the_oftener(sweep):
     alone, once, often = (
-        workload_of(sweep().experiments["main"], 0, plays=[(1.0, 1.0, 1.0, 1.0)] * n) for n in (0, 1, 4)
+        workload_of(sweep().experiments["main"], 0, plays=[EarlierTrials((1.0, 1.0, 1.0, 1.0), 2)] * n)
+        for n in (0, 1, 4)
     )
-    assert alone.trained.median < once.trained.median < often.trained.median
-    assert min(alone.trained.spread, once.trained.spread) > often.trained.spread
-    assert often.trained.median == pytest.approx(1.0, abs=0.05)
+    assert mean(alone.trained(4, 2)) < mean(once.trained(4, 2)) < mean(often.trained(4, 2))
+    assert mean(often.trained(4, 2)) == pytest.approx(1.0, abs=0.05)
+    assert often.trained(4, 1) == alone.trained(4, 1), "one after the other more of them are compared"
     whole = sum(play == (1.0, 1.0, 1.0, 1.0) for play in often.plays)
     assert whole / len(often.plays) > 0.9

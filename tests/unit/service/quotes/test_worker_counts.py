@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from math import log
+from statistics import mean, pstdev
 
 import pytest
 
 from trainmaster.advisor.model.measurement import Measurement, Point
+from trainmaster.service.quotes.earlier_trials import EarlierTrials
 from trainmaster.service.quotes.fingerprint import BEGUN
 from trainmaster.service.quotes.job_numbers import as_long
 from trainmaster.service.quotes.worker_counts import begun_at, with_length, workload_of
@@ -26,7 +29,7 @@ def test_a_sweep_counts_what_its_pruner_leaves(tmp_path, keys, is_pruned):
     path = tmp_path / "recipe.yaml"
     path.write_text(json.dumps({"name": "job", "experiments": {"main": sweep}}))
     found = workload_of(read_recipe(path).experiments["main"], 0)
-    assert (found.trained is not None and found.trained.median < 1) == is_pruned
+    assert (found.trained is not None and mean(found.trained(4, 2)) < 1) == is_pruned
     assert all(play[:2] == (1.0, 1.0) for play in found.plays), "two begin together, and nobody judges them"
     assert bool(found.plays) == is_pruned
 
@@ -40,8 +43,25 @@ def test_where_a_sampler_learns_fewer_of_its_trials_are_ended(tmp_path):
         path.write_text(json.dumps({"name": "job", "experiments": {"main": sweep | {"samples": samples}}}))
         return workload_of(read_recipe(path).experiments["main"], 0)
 
-    assert found("tpe").trained.median > 1.05 * found("random").trained.median
-    assert found("random", 8).trained.spread < 0.15, "five of eight come to their end in each play"
+    few = found("random", 8).trained(8, 2)
+    assert mean(found("tpe").trained(24, 2)) > 1.05 * mean(found("random").trained(24, 2))
+    assert pstdev(map(log, few)) < 0.15, "five of eight come to their end in each play"
+
+
+@pytest.mark.parametrize("pruner", ["asha", "hyperband", "median", "forecast"])
+def test_trials_that_all_run_side_by_side_are_not_pruned_and_more_slots_are_never_slower(tmp_path, pruner):
+    search = {"metric": "loss", "goal": "min", "pruner": pruner}
+    keys = {"search": search, "parameters": {"lr": {"range": "0-1"}}, "samples": 8}
+    (path := tmp_path / "recipe.yaml").write_text(
+        json.dumps({"name": "job", "experiments": {"main": {"command": "true", "steps": 640, **keys}}})
+    )
+    found = workload_of(read_recipe(path).experiments["main"], 0)
+    assert mean(found.trained(8, 8)) == pytest.approx(1.0, abs=0.05)
+    last = [mean(found.trained(8, n)) * 8 / n for n in (1, 2, 4)]
+    assert last == sorted(last, reverse=True), "more slots are never slower"
+    assert last[0] < 8
+    assert last[2] > 1.0, "four begin together, and have nothing to be compared with"
+    assert mean(found.trained(800, 400)) > 0.5, "nor have 400"
 
 
 def test_what_was_seen_of_a_pruner_that_cannot_be_played_leaves_a_doubt(tmp_path):
@@ -55,8 +75,9 @@ def test_what_was_seen_of_a_pruner_that_cannot_be_played_leaves_a_doubt(tmp_path
     }
     (path := tmp_path / "recipe.yaml").write_text(json.dumps({"name": "job", "experiments": {"main": sweep}}))
     experiment = read_recipe(path).experiments["main"]
-    unseen, once = (workload_of(experiment, 0, plays=[(1.0, 1.0, 0.2, 0.1)] * n).trained for n in (0, 1))
-    assert unseen.spread > once.spread > 0.1
+    seen = EarlierTrials((1.0, 1.0, 0.2, 0.1), 2)
+    unseen, once = (workload_of(experiment, 0, plays=[seen] * n).trained(4, 2) for n in (0, 1))
+    assert pstdev(map(log, unseen)) > pstdev(map(log, once)) > 0.01
 
 
 def test_what_a_checkpoint_has_done_is_not_counted_once_an_attempt_has_shown_it(tmp_path):

@@ -1,0 +1,54 @@
+"""What lost machines take and cost: more are lost while a run recovers, and another machine has a minimum."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from quote_world import market, offer, training
+
+from trainmaster.advisor.market.phases import ClusterWait
+from trainmaster.advisor.quote.choosing import QuoteLimits
+from trainmaster.advisor.quote.interruptions import interrupted_s
+from trainmaster.advisor.quote.quoting import make_quote
+from trainmaster.spec.hardware import Hardware
+
+WORK_S, EVERY_S = 600.0, 60.0
+
+
+def simulated_s(rng, rate, before_s, restart_s):
+    """Seconds beyond the work that a run takes: it begins again at its last checkpoint after each loss."""
+    now, saved, left = 0.0, 0.0, before_s
+    while True:
+        loss = rng.exponential(1 / rate)
+        if loss > left + (WORK_S - saved):
+            return now + left + (WORK_S - saved) - before_s - WORK_S
+        now += loss
+        saved += max(loss - left, 0.0) // EVERY_S * EVERY_S
+        left = restart_s
+
+
+@pytest.mark.parametrize(("per_hour", "before_s"), [(2, 0.0), (2, 300.0), (20, 0.0), (20, 60.0), (60, 0.0)])
+def test_what_is_drawn_is_what_a_run_takes_that_loses_machines_while_it_recovers(per_hour, before_s):
+    rng, restart_s = np.random.default_rng(1), 40.0 + before_s
+    real = np.mean([simulated_s(rng, per_hour / 3600, before_s, restart_s) for _ in range(4000)])
+    one = np.ones((1152, 1))
+    drawn = [
+        interrupted_s(
+            WORK_S * one, before_s * one, per_hour / 3600 * one, EVERY_S * one, restart_s * one, seed
+        ).mean()
+        for seed in range(8)
+    ]
+    assert np.mean(drawn) == pytest.approx(real, rel=0.12)
+
+
+def test_the_minimum_of_a_machine_in_the_place_of_a_lost_one_is_in_the_quote():
+    seen = ClusterWait(6.0, provider="lab", spot=True, used_s=200.0, lost=1)
+    place = replace(market(offer("p3.2xlarge", 3.06, spot=True, provider="lab")), waited=(seen,) * 40)
+    job = training(most=1, epochs=1, examples=2560, hardware=Hardware(gpus=1, spot=True))
+    quote = make_quote([job], place, QuoteLimits())
+    minute_usd = 3.06 / 60
+    assert quote.main.time_s.p95 < 90
+    assert quote.main.cost_usd.p95 >= 2 * minute_usd - 1e-6
+    assert quote.cost_usd.p95 == quote.main.cost_usd.p95
+    calm = make_quote([job], replace(place, waited=(replace(seen, lost=0, used_s=1e5),) * 40), QuoteLimits())
+    assert calm.main.cost_usd.p95 < 2 * minute_usd
