@@ -92,6 +92,11 @@ class ClientContract(ContractHome):
             assert [row["run"] for row in client.listed(where=where)["runs"]] == [run]
         assert client.listed(1, where="loss < 0.6")["older"] == 1
         assert client.listed(5, where="loss < 0.1") == {"runs": [], "older": 0}
+        for sort in ("best", "run", "-run", "metric:loss"):
+            assert client.listed(1, where="loss", sort=sort) == at_home.listed(1, where="loss", sort=sort)
+            assert client.listed(sort=sort) == at_home.listed(sort=sort)
+        with pytest.raises(UsageError, match="no column 'nosuch'"):
+            client.listed(sort="nosuch")
         for wrong in ("loss <", "state = NONE"):
             with pytest.raises(UsageError) as here:
                 at_home.listed(where=wrong)

@@ -184,7 +184,7 @@ def test_it_says_how_many_hosts_are_free(tmp_path: Path) -> None:
     bench.neighbour().acquire("one", bench.request(count=3))
     ours = bench.provider()
     assert ours.free_nodes([bench.request(count=4, least=1)]) == [1]
-    with pytest.raises(NoCapacityError, match="1 of 2 hosts are free"):
+    with pytest.raises(NoCapacityError, match="2 hosts are needed, 1 is free"):
         ours.free_nodes([bench.request(count=2)])
 
 

@@ -108,9 +108,14 @@ class EmbeddedClient:
             self._away.follow(run)
         return run
 
-    def listed(self, limit: int | None = None, after: str | None = None, where: str = "") -> dict[str, Any]:
+    def listed(
+        self, limit: int | None = None, after: str | None = None, where: str = "", sort: str = ""
+    ) -> dict[str, Any]:
         self._look_at_runs_away()
-        return self._service.runs(limit, after, where)
+        return self._service.runs(limit, after, where, sort)
+
+    def asked_quotes(self) -> list[dict[str, Any]]:
+        return []
 
     def overview(self) -> dict[str, Any]:
         from trainmaster.service.runs.overview import overview

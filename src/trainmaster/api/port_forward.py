@@ -37,7 +37,7 @@ class PortForward:
         except (OSError, OverflowError) as error:
             raise UsageError(
                 f"port {local_port} of this machine cannot be used: {error}",
-                "Give another one: `port-forward RUN PORT:LOCAL_PORT`.",
+                "Give another one: `port-forward RUN LOCAL_PORT:PORT`.",
             ) from None
         try:
             open_stream().close()

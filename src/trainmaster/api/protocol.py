@@ -222,16 +222,19 @@ class ClientProtocol(Protocol):
     def resolve(self, text: str) -> str:
         """The id of the run that is meant: by its id, its name, a beginning of its id, or ``latest``."""
 
-    def listed(self, limit: int | None = None, after: str | None = None, where: str = "") -> dict[str, Any]:
+    def listed(
+        self, limit: int | None = None, after: str | None = None, where: str = "", sort: str = ""
+    ) -> dict[str, Any]:
         """A page of runs, newest first, those after one: the object of ``trainmaster status --json``.
 
         Args:
             limit: at most so many.
             after: id of a run.
             where: only those with which this condition holds; see `trainmaster.spec.where`.
+            sort: in another order, as of ``GET /runs``; then ``after`` is how many come before.
 
         Raises:
-            UsageError: it is no condition.
+            UsageError: it is no condition, or no order.
         """
 
     def overview(self) -> dict[str, Any]:
@@ -393,6 +396,9 @@ class ClientProtocol(Protocol):
         """
 
     # --- quotes and machines -------------------------------------------------------------------------
+
+    def asked_quotes(self) -> list[dict[str, Any]]:
+        """Quotes that were asked of a server, as of ``GET /quotes``; a home keeps none."""
 
     def quote_recipe(self, recipe: Recipe, options: QuoteOptions) -> Stream[str | ProfileProgress | Quote]:
         """Measure a recipe's job where that is needed, and quote it: lines, progress, at last the quote.

@@ -142,6 +142,9 @@ class RegistryProtocol(Protocol):
     def version(self, text: str) -> dict[str, Any]:
         """A version."""
 
+    def made_of(self, text: str) -> dict[str, Any]:
+        """A version with its ``lineage``."""
+
     def register(
         self, model: str, name: str, alias: str | None = None, tags: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
@@ -285,8 +288,8 @@ class WorkflowsProtocol(Protocol):
     def pause(self, name: str) -> dict[str, Any]:
         """Start nothing until `resume`."""
 
-    def resume(self, name: str) -> dict[str, Any]:
-        """Go on, with what comes from now on."""
+    def resume(self, name: str, *, take_over: bool = False) -> dict[str, Any]:
+        """Go on, with what comes from now on; ``take_over``: in one's own name."""
 
     def trigger(self, name: str) -> dict[str, Any]:
         """Start a run by hand."""

@@ -221,9 +221,12 @@ class _Verb(TyperCommand):
         try:
             read = TyperCommand.parse_args(self, ctx, args)
         except Exception as error:  # of a private type
-            if "possibilities" not in vars(error):
+            if "possibilities" in vars(error):
+                raise self._no_such_option(ctx, error.option_name) from None  # type: ignore[attr-defined]
+            if (message := getattr(error, "format_message", None)) is None:
                 raise
-            raise self._no_such_option(ctx, error.option_name) from None  # type: ignore[attr-defined]
+            hint = f"`{ctx.command_path} --help` says what it takes."
+            raise UsageError(f"{ctx.command_path}: {message().rstrip('.')}", hint) from None
         if ctx.args:
             hint = _TOO_MUCH.get(self.name or "", f"`{ctx.command_path} --help` says what it takes.")
             raise UsageError(f"{ctx.command_path}: {' '.join(ctx.args)} is too much", hint)
@@ -254,6 +257,7 @@ class _LazyCommands(Mapping[str, Any]):
             module, _, noun = _VERBS[name][0].partition(".")
             found, alone = getattr(import_module(f"trainmaster.cli.{module}"), noun), typer.Typer()
             if isinstance(found, typer.Typer):
+                _say_in_two_lines(found)
                 alone.add_typer(found, name=name)
             else:
                 alone.command(name, cls=_Verb, hidden=name.startswith("_"))(found)
@@ -265,6 +269,15 @@ class _LazyCommands(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(_VERBS)
+
+
+def _say_in_two_lines(group: typer.Typer) -> None:
+    """Have all verbs of a group say what is wrong as others do."""
+    for command in group.registered_commands:
+        command.cls = _Verb
+    for below in group.registered_groups:
+        if below.typer_instance is not None:
+            _say_in_two_lines(below.typer_instance)
 
 
 class _Verbs(TyperGroup):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -13,6 +14,9 @@ from trainmaster.cli.labels import selected
 from trainmaster.cli.opening import open_client
 from trainmaster.cli.options import Labels, RunOrNone, WhereText
 from trainmaster.cli.output import driver_advice, driver_line, print_json, say
+
+#: So often it is looked for why a run does not end, in seconds.
+_LOOK_EVERY_S: Final = 2.0
 
 
 def cancel(
@@ -49,8 +53,15 @@ def cancel(
 
 def _end(client: ClientProtocol, run: str, *, was_asked: bool) -> None:
     ended_before = not was_asked and client.brief(run)["state"] == "DONE"
-    told = False
+    told, looked = False, time.monotonic()
+    known = () if ended_before else client.highlights(run).notes
     for line in ending(client, run):
+        if time.monotonic() - looked >= _LOOK_EVERY_S:  # what is waited for, while it does not end
+            notes, looked = client.highlights(run).notes, time.monotonic()
+            for note in notes:
+                if note not in known:
+                    say(f"{run}: {note.message}")
+            known = (*known, *notes)
         if not told and line["driver"] is not None and (trouble := driver_line(line)):
             told = True
             say(f"{run}: {trouble}")

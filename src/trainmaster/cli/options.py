@@ -53,6 +53,9 @@ RunOrNone = Annotated[
     str | None,
     typer.Argument(autocompletion=run_ids, help="Id or name of a run, a beginning, or `latest`."),
 ]
+RecipeFileOrNone = Annotated[
+    Path | None, typer.Argument(metavar="RECIPE", help="The YAML recipe, or a file that `export` has made.")
+]
 RecipeFile = Annotated[Path, typer.Argument(help="The YAML recipe, or a file that `export` has made.")]
 Provider = Annotated[str | None, typer.Option(help="Where to run, instead of the recipe's.")]
 NewDirectory = Annotated[

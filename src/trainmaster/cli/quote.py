@@ -9,12 +9,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmaster.cli.measuring import watched
-from trainmaster.cli.opening import open_client, unpacked
-from trainmaster.cli.options import Keep, Provider, RecipeFile, kept_seconds
-from trainmaster.cli.output import can_ask, print_json, say, says_yes, show
+from trainmaster.cli.opening import context, open_client, unpacked
+from trainmaster.cli.options import Keep, Provider, RecipeFileOrNone, kept_seconds
+from trainmaster.cli.output import (
+    bill,
+    can_ask,
+    duration,
+    print_json,
+    say,
+    says_yes,
+    show,
+    show_list,
+    table,
+    when,
+)
+from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from trainmaster.api.protocol import ClientProtocol
     from trainmaster.service import Quote
@@ -22,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def quote(
-    recipe: RecipeFile,
+    recipe: RecipeFileOrNone = None,
     provider: Provider = None,
     policy: Annotated[
         str,
@@ -80,8 +92,18 @@ def quote(
         typer.Option("--explain", help="Show where time and doubt come from, and what cuts it."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the quote as JSON.")] = False,
+    lists: Annotated[
+        bool, typer.Option("--list", help="Show what your team has asked the server for within a week.")
+    ] = False,
 ) -> None:
     """Measure a recipe's job for a minute, and quote cluster, time and price as intervals."""
+    if lists:
+        _show_asked(recipe, as_json=as_json)
+        return
+    if recipe is None:
+        raise UsageError(
+            "trainmaster quote needs RECIPE, or --list", "`trainmaster quote --help` has the rest."
+        )
     from trainmaster.service.quotes.quote_options import QuoteOptions
     from trainmaster.spec import read_recipe
 
@@ -146,6 +168,40 @@ def quote(
         say(f"drawn: {plot}")
     if as_json:
         print_json(made.as_dict())
+
+
+def _show_asked(recipe: Path | None, *, as_json: bool) -> None:
+    if recipe is not None:
+        raise UsageError(f"{recipe}, and --list", "Name a recipe to quote, or list what was asked; not both.")
+    client = open_client()
+
+    def text(quotes: Sequence[dict[str, Any]]) -> str:
+        rows = [
+            [
+                each["id"],
+                each["name"],
+                each["asked_by"],
+                when(each["created_at"]),
+                *(
+                    [f"no quote: {each['error']}", ""]
+                    if each["error"]
+                    else [_between(each["time_s"], duration), _between(each["cost_usd"], bill)]
+                    if each["state"] == "DONE"
+                    else [each["state"].lower(), ""]
+                ),
+            ]
+            for each in quotes
+        ]
+        return table(["quote", "recipe", "by", "asked", "time (90 %)", "price (90 %)"], rows)
+
+    none = "none within a week: `trainmaster quote RECIPE` asks for one"
+    if context() is None:
+        none = "only a server keeps quotes; `trainmaster score` tells of those of this home's runs"
+    show_list("quotes", client.asked_quotes(), text, none, as_json=as_json)
+
+
+def _between(interval: Mapping[str, float] | None, words: Callable[[float], str]) -> str:
+    return f"{words(interval['p5'])} to {words(interval['p95'])}" if interval else "not known"
 
 
 def _measured(

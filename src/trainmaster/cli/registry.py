@@ -62,11 +62,18 @@ def rollback(alias: _Alias, expected: _Expected = None, as_json: AsJson = False)
 
 
 def show_model(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Of a model; all without.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME[@VERSION]]", help="Of a model, or of a version; all without."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show registered models: versions, what aliases mean, and who moved them."""
+    """Show registered models: versions, what aliases mean, who moved them; what a version was made of."""
     registry = open_client().registry
+    if name is not None and "@" in name:
+        made = registry.made_of(name)
+        print_json(made) if as_json else show(table(["made of", ""], _made_of(made)))
+        return
     if name is None:
         models = registry.models()
         rows = [[m["name"], str(m["versions"]), _aliases(m["aliases"]), m["description"]] for m in models]
@@ -94,6 +101,32 @@ def show_model(
     if found["moves"]:
         show("")
         show(table(["alias", "from", "to", "how", "by", "when"], [_move(each) for each in found["moves"]]))
+
+
+def _made_of(made: dict[str, Any]) -> list[list[str]]:
+    """A version, and what it was made of.
+
+    >>> made = {"model": "job-1/main/0", "created_by": "ann", "created_at": 0.0, "lineage": {
+    ...     "code": "c0de" * 16, "seed": 7, "workflow": None, "data": [
+    ...         {"name": "x", "kind": "volume", "source": "pets@1", "newest": 3, "made_by": "clean-1"}]}}
+    >>> for row in _made_of(made):
+    ...     print(*row)
+    model job-1/main/0, registered by ann, 1970-01-01 00:00 UTC
+    data x volume pets@1, made by clean-1; there is version 3 by now
+    code c0dec0dec0de
+    seed 7
+    """
+    lineage = made["lineage"]
+    rows = [["model", f"{made['model']}, registered by {made['created_by']}, {when(made['created_at'])}"]]
+    for each in lineage["data"]:
+        said = f"{each['kind']} {each['source']}"
+        said += f", made by {each['made_by']}" if "made_by" in each else ""
+        said += f"; there is version {each['newest']} by now" if "newest" in each else ""
+        rows.append([f"data {each['name']}", said])
+    rows += [["code", lineage["code"][:12]], ["seed", str(lineage["seed"])]]
+    if start := lineage["workflow"]:
+        rows.append(["started by", f"workflow {start['workflow']}: {start['trigger']}, {start['cause']}"])
+    return rows
 
 
 def remove(

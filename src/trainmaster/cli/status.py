@@ -130,9 +130,14 @@ def _plot(client: ClientProtocol, run: str | None, file: Path) -> None:
 
 def _overview_lines(seen: Mapping[str, Any]) -> list[str]:
     """At one look, what the first page of a server has; empty where nothing has happened."""
-    lines = [f"needs you: {run['run']}: {_why(run)}" for run in seen["needs_you"]["runs"]]
-    paused = seen["needs_you"].get("workflows", ())  # older servers tell none
+    needs = seen["needs_you"]
+    paused = needs.get("workflows", ())  # older servers tell none
+    lines = [f"needs you: {run['run']}: {_why(run)}" for run in needs["runs"]]
+    more = needs["count"] - len(needs["runs"])
+    lines += [f"needs you: {counted(more, 'more run')}"] * (more > 0)
     lines += [f"needs you: workflow {each['workflow']}: {each['why']}" for each in paused]
+    more = needs.get("workflow_count", 0) - len(paused)
+    lines += [f"needs you: {counted(more, 'more workflow')}"] * (more > 0)
     for run in seen["running"]["runs"]:
         far = [f"{100 * run['progress']:.0f} %"] if "progress" in run else []
         far += [f"{duration(run['left_s'])} left"] if "left_s" in run else []
@@ -170,7 +175,7 @@ def _no_runs() -> str:
 
 
 def _show_runs(client: ClientProtocol, limit: int | None, where: str, *, with_overview: bool = False) -> None:
-    listed = client.listed(limit or _LISTED_RUNS, where=where)
+    listed = client.listed(limit or _LISTED_RUNS, where=where, sort="best" if where else "")
     runs = listed["runs"]
     if not runs:
         say(none_fits(client, where) if where else _no_runs())
@@ -199,11 +204,12 @@ def _show_runs(client: ClientProtocol, limit: int | None, where: str, *, with_ov
         if advice := driver_advice(r):
             say(advice)
     if listed["older"]:
-        say(f"... and {listed['older']} older ones (`--json` lists all)")
+        which = "more that fit" if where else "older ones"
+        say(f"... and {listed['older']} {which} (`--json` lists all)")
 
 
 def _best_first(runs: list[dict[str, Any]], named: Sequence[str]) -> list[dict[str, Any]]:
-    """By the first metric that a condition names; without one, the newest first."""
+    """By the first metric that a condition names, as older servers do not sort; without one, as they come."""
     metric = next((column for column in named if column.startswith("metric:")), None)
     if metric is None:
         return runs

@@ -67,9 +67,18 @@ def pause(name: _Name, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def resume(name: _Name, as_json: AsJson = False) -> None:
+def resume(
+    name: _Name,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Its runs are started in your name from now on.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Go on, with what comes from now on."""
-    tell(open_client().workflows.resume(name), f"{name} goes on", as_json=as_json)
+    found = open_client().workflows.resume(name, take_over=take_over)
+    old = (found.get("replaced") or found)["registered_by"]
+    whose = f", as {found['registered_by']} instead of {old}" if old != found["registered_by"] else ""
+    tell(found, f"{name} goes on{whose}", as_json=as_json)
 
 
 @app.command()

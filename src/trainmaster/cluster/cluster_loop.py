@@ -21,16 +21,18 @@ from typing import Final
 from trainmaster.cluster.actuator import Actuator, Threads
 from trainmaster.cluster.cluster_leases import ClusterLeases
 from trainmaster.cluster.decide_cluster import decide_cluster
+from trainmaster.cluster.decide_requests import name_of
 from trainmaster.cluster.decision import Action, ActionKind, Stage, WaitLimits
 from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_provisioner import NodeProvisioner, key_of, words
 from trainmaster.cluster.node_watch import NodeWatch
 from trainmaster.cluster.observed import Formation, ObservedCluster
 from trainmaster.cluster.provider_looks import LOOK_S, ProviderLooks
-from trainmaster.cluster.provider_outage import AWAY_S, ProviderOutage
+from trainmaster.cluster.provider_outage import AWAY_S, ProviderOutage, clock_time
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine, marked_slow, swapped
 from trainmaster.cluster.renting.growth import grown
 from trainmaster.cluster.renting.plan import RolePlan
+from trainmaster.executors.gangs.silence import LATE_S
 from trainmaster.providers.base import Node, NodeState, Provider
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.dead_man_switch import RENEWALS
@@ -108,6 +110,7 @@ class ClusterLoop:
         )
         self._wanted = self._ending = self._closed = False
         self._broken: int | None = None
+        self._told_silent: set[str] = set()
         self._unpaid_after = -1
         self._grown: dict[str, RolePlan] = {}
         self._slow: queue.SimpleQueue[Callable[[ClusterRecord], ClusterRecord]] = queue.SimpleQueue()
@@ -399,6 +402,8 @@ class ClusterLoop:
             self._actuator.dissolve(self.record)
         self._look(now)
         self._notice_outage(now)
+        if not self._wanted and not self._ending:
+            self._tell_silent(now)
         if now < self._decide_at and not self._ending:
             return  # what is known is of before we slept: nothing is given up, or asked for, because of it
         actions = self._decide(now)
@@ -514,6 +519,19 @@ class ClusterLoop:
             note = self._outage.away_note(since, error, now, is_cut_off=is_cut_off, is_used=is_used)
             if note:
                 self._notes.put(note)
+
+    def _tell_silent(self, now: float) -> None:
+        """What is waited for, while all that runs is to end, is told once of each machine."""
+        since = self._watch.lost_since()
+        for machine in self.record.live:
+            at = since.get(machine.id)
+            if at is not None and now - at >= LATE_S and machine.id not in self._told_silent:
+                self._told_silent.add(machine.id)
+                until = clock_time(at + self._patience.lost_s)
+                name = name_of(self.record, machine)
+                self._notes.put(
+                    f"{name} has not answered since {clock_time(at)}: it is waited for until {until}"
+                )
 
     def _look(self, now: float) -> None:
         """Ask the provider, and the machines themselves."""

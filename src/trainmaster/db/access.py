@@ -76,7 +76,7 @@ def revoke_token(database: Database, name: str, now: float) -> list[str] | None:
         connection.execute(t.web_session.delete().where(t.web_session.c.token.in_(ended)))
         made = sa.select(workflow.id, workflow.token).where(workflow.token.in_(ended))
         for found, token in connection.execute(made).all():
-            why = f"the token {token} was revoked: register it again"
+            why = f"the token {token} was revoked: take it over or register it again"
             workflow_rows.refuse_in(connection, found, why, now)
         names = sa.select(workflow.name).where(workflow.token.in_(ended)).order_by(workflow.name)
         return list(connection.execute(names).scalars()) if is_there else None

@@ -5,7 +5,7 @@ A worker holds one by a name of its own until a time; what a worker writes count
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
@@ -123,6 +123,14 @@ def named(name: str) -> sa.ColumnElement[bool]:
 def find(database: Database, name: str) -> RowMapping | None:
     """A request by its id."""
     return database.first(sa.select(_T).where(_T.c.id == name))
+
+
+def newest(database: Database, kind: str, teams: Collection[str] | None, limit: int) -> Sequence[RowMapping]:
+    """Requests of a kind, the newest first: of these teams, or None for all."""
+    mine = _T.c.kind == kind
+    if teams is not None:
+        mine &= _T.c.team.in_(teams)
+    return database.read(sa.select(_T).where(mine).order_by(_T.c.created_at.desc(), _T.c.id).limit(limit))
 
 
 def _is_free(now: float, without: Collection[str]) -> sa.ColumnElement[bool]:

@@ -166,7 +166,7 @@ class HostsProvider:
                 else:
                     found.append(one)
             if len(found) < request.needed:
-                words = f"{len(found)} of {request.needed} hosts are free"
+                words = f"{_needed(request.needed, len(found))} free"
                 raise NoCapacityError(f"{words}: {'; '.join(reasons)}", "Wait until others have ended.")
             free = [one for one in free if one not in found[: request.count]]
             counts.append(min(len(found), request.count))
@@ -250,7 +250,7 @@ class HostsProvider:
         if len(nodes) + len(fresh) < request.needed:
             self._drop({name: [claim] for name, claim in fresh.items()})
             raise NoCapacityError(
-                f"{len(nodes) + len(fresh)} of {request.count} hosts for {request.role}"
+                f"{_needed(request.needed, len(nodes) + len(fresh))} free for {request.role}"
                 + (f" ({'; '.join(_named(name, why) for name, why in reasons.items())})" if reasons else ""),
                 "Wait until others have ended, list more hosts, or ask for fewer.",
                 zones=[one.host.name for one in free],
@@ -498,6 +498,16 @@ def _most(hosts: Sequence[InventoryHost], memory: Mapping[str, int]) -> str:
     gigabytes = max(memory[host.name] for host in hosts) / 1e9
     known = [f"{slots} slots"] * bool(slots) + [f"{gpus} GPUs"] + [f"{gigabytes:.3g} GB"] * bool(gigabytes)
     return f"The most that one has: {', '.join(known)}."
+
+
+def _needed(count: int, there: int) -> str:
+    """How many hosts are needed, and how many of these there are.
+
+    >>> _needed(1, 0), _needed(2, 1), _needed(4, 3)
+    ('1 host is needed, none is', '2 hosts are needed, 1 is', '4 hosts are needed, 3 are')
+    """
+    wanted = f"{counted(count, 'host')} {'is' if count == 1 else 'are'} needed"
+    return f"{wanted}, {there or 'none'} {'is' if there < 2 else 'are'}"
 
 
 def _words(error: TrainmasterError | None) -> str:

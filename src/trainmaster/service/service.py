@@ -203,18 +203,20 @@ class Service(OpenHome):
         """What people are shown of a run beside its `status`."""
         return highlights(self.database, run, self.files_if_here(run))
 
-    def runs(self, limit: int | None = None, after: str | None = None, where: str = "") -> dict[str, Any]:
+    def runs(
+        self, limit: int | None = None, after: str | None = None, where: str = "", sort: str = ""
+    ) -> dict[str, Any]:
         """Runs, newest first: all, or a page, of those with which a condition holds; see `runs_summary`.
 
-        With a condition they have ``values`` of the metrics and parameters that it names.
+        With a condition they have ``values`` of the metrics and parameters that it names; with ``sort`` they
+        are in another order: see `trainmaster.service.runs.run_table.listed_runs`.
         """
         which = queries.ALL_RUNS.narrowed(where, self.database)
-        found = runs_summary(self.database, limit, after, which)
-        if not where:
-            return found
-        from trainmaster.service.runs.run_table import with_named_values  # few lists are searched
+        if not where and not sort:
+            return runs_summary(self.database, limit, after, which)
+        from trainmaster.service.runs.run_table import listed_runs  # few lists are searched
 
-        return with_named_values(self.database, found, which)
+        return listed_runs(self.database, limit, after, which, sort)
 
     def describe(
         self, run: str, labels: Mapping[str, str | None], note: str | None, environ: Mapping[str, str]

@@ -19,12 +19,12 @@ def home(request: Request, found: Runs) -> Response:
         return redirect(f"/runs?{request.url.query}")
     seen = found.overview()
     is_empty = not any(seen[part]["count"] for part in ("needs_you", "running", "waiting"))
+    is_empty = is_empty and not seen["needs_you"]["workflow_count"]
     has_runs = not is_empty or bool(seen["ended"]) or bool(found.page(1)["runs"])
     return page(
         request,
         "home_part.html" if is_part(request) else "home.html",
         seen=seen,
-        shown=SHOWN,
         succeeded=found.page(SHOWN, state="SUCCEEDED")["runs"],
         has_runs=has_runs,
         server=state_of(request).url_for(request),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final
+from urllib.parse import quote
 
 from fastapi import APIRouter, Form, Request, UploadFile
 from fastapi.responses import JSONResponse, Response
@@ -202,6 +203,8 @@ def new(
     workflow: str = "",
 ) -> Response:
     """Nothing filled in yet; or the recipe of an earlier run, of a workflow, or one that uses a model."""
+    if workflow and (team := request.query_params.get("team")):  # what is sent here is for the team in use
+        return redirect(f"/workflows/{quote(workflow)}?team={quote(team)}")
     is_shared = state.submissions.is_shared(caller)
     provider = _providers(state, caller)[0] if is_shared else ""
     recipe, mistake, sent, last = RecipeForm(provider=provider).text(), None, "", ""

@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
+from html import escape
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode, urlsplit
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import Response
+from fastapi.responses import HTMLResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -151,7 +152,10 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
 
 async def _broken(request: Request, error: Exception) -> Response:
-    """A mistake of ours: it is in the server's log, and no more is told."""
+    """A mistake of ours, unless our files were replaced: it is in the server's log, and no more is told."""
+    if replaced := request.app.state.files.replaced():  # so may be the templates
+        said = f"<h1>Restart the server</h1><p>{escape(replaced.args[0])}. {escape(replaced.hint)}</p>"
+        return HTMLResponse(f"<!doctype html><html lang=en><title>Trainmaster</title>{said}", 503)
     hint = "Its log says more. Try again; if that does not help, please report it."
     return page(request, "error.html", 500, title="the server has made a mistake", hint=hint)
 

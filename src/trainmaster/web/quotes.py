@@ -289,6 +289,12 @@ def _some(
 router = APIRouter(include_in_schema=False)
 
 
+@router.get("/quotes")
+def quotes(request: Request, state: State, caller: Reader) -> Response:
+    """Those that the team has asked for."""
+    return page(request, "quotes.html", quotes=state.quotes.listed(caller))
+
+
 @router.get("/quotes/{name}")
 def show(request: Request, name: str, state: State, caller: Reader) -> Response:
     """How far it is, or what it says."""

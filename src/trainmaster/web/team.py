@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from typing import Annotated, Any, Final
+from urllib.parse import quote
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
@@ -88,10 +89,16 @@ def _open_ones(state: State, found: list[dict[str, Any]]) -> list[dict[str, Any]
 
 
 @router.post("/team/choose")
-def choose(request: Request, state: State, caller: Known, team: Annotated[str, Form()]) -> Response:
-    """Has this browser be for another of one's teams."""
+def choose(
+    request: Request,
+    state: State,
+    caller: Known,
+    team: Annotated[str, Form()],
+    workflow: Annotated[str, Form()] = "",
+) -> Response:
+    """Has this browser be for another of one's teams; then leads to the form that changes its workflow."""
     state.access.choose_team(request.cookies.get(state.cookie, ""), team)
-    return redirect(_PAGE)
+    return redirect(f"/new?workflow={quote(workflow)}" if workflow else _PAGE)
 
 
 # --- members --------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 from urllib.parse import quote
 
@@ -50,6 +51,7 @@ def change(
         those.remove(name)
         return redirect("/workflows")
     acts = {"pause": those.pause, "resume": those.resume, "start": those.trigger}
+    acts["take over"] = partial(those.resume, take_over=True)
     if do in acts:
         acts[do](name)
     return redirect(_address(request, name))

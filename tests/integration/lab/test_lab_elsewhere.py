@@ -146,7 +146,7 @@ class Door:
         return [each for each in found if each["run"] == self.run]
 
     def page(self) -> str:
-        forward = self.renter.start("port-forward", self.run, "8123:0", **self.env)
+        forward = self.renter.start("port-forward", self.run, "0:8123", **self.env)
         url = forward.until_said(r"(http://127\.0\.0\.1:\d+) is").group(1)
         try:
             with urllib.request.urlopen(f"{url}/page", timeout=60) as answer:

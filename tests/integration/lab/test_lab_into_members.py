@@ -69,7 +69,7 @@ class User:
 
     def forward(self, run: str, port: int) -> tuple[Renting, str]:
         """It, and where it leads from."""
-        forward = self.start("port-forward", run, f"{port}:0", "--member", "worker-1")
+        forward = self.start("port-forward", run, f":{port}", "--member", "worker-1")
         return forward, forward.until_said(r"(http://127\.0\.0\.1:\d+) is").group(1)
 
 

@@ -216,7 +216,7 @@ def test_own_hosts_then_the_queue_then_rented(renter: Renter, slurm: PrivateSlur
         table = going[-1].text
         rented = json.loads(renter.call("clusters", "--json").stdout)["clusters"]
         assert {each["provider"] for each in rented if each["run"] == run} == {place}, table
-    assert re.search("place hosts: no, 0 of 2 hosts are free", table)
+    assert re.search("place hosts: no, 2 hosts are needed, none is free", table)
     assert re.search(r"place slurm: 2 x node, \$0 an hour; waits .* h", table)
     assert "it runs on lab, the first that can begin in time" in table
     for each in going:

@@ -60,6 +60,13 @@ def test_who_looks_at_runs_loads_nothing_that_only_driving_needs(tmp_path, monke
         (["run", "a", "--total", "3"], "trainmaster run has no option --total", "`--set budget.total=20`"),
         (["run", "a", "--yess"], "trainmaster run has no option --yess", "Did you mean --yes?"),
         (["status", "--total", "3"], "status has no option --total", "`trainmaster status --help`"),
+        (["models", "diff", "--foo"], "models diff has no option --foo", "`trainmaster models diff --help`"),
+        (["models", "diff"], "trainmaster models diff needs A B", "`trainmaster models diff --help`"),
+        (["models", "diff", "a@1"], "models diff: Missing argument 'B'", "`trainmaster models diff --help`"),
+        (["status", "--limit", "x"], "status: Invalid value for '--limit'", "`trainmaster status --help`"),
+        (["server", "key", "rotate", "a", "b"], "rotate: b is too much", "server key rotate --help`"),
+        (["workflows", "--yess"], "workflows list has no option --yess", "workflows list --help`"),
+        (["team", "list", "--jsn"], "team list has no option --jsn", "Did you mean --json?"),
     ],
 )
 def test_what_is_missing_or_too_much_is_said_in_two_lines(words, said, hint):

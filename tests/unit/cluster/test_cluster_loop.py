@@ -436,6 +436,22 @@ def test_a_queue_that_others_use_is_asked_more_rarely_the_longer_a_run_waits() -
     assert [look_pause_s(nodes, 0) for nodes in ([], [gone], [ready], [ready, booting])] == [2, 2, 5, 1]
 
 
+def test_a_machine_that_does_not_answer_is_named_once_while_a_run_ends(bench: Bench) -> None:
+    """`cancel` waited for it for a minute, without a word."""
+    bench.until(lambda: bench.loop.formation)
+    bench.loop.notes()
+    bench.provisioner.unresponsive.add("i-1")
+    let(bench, 12.0)
+    assert not [note for note in bench.loop.notes() if "has not answered" in note], "it may come back"
+    bench.loop.unwant()
+    let(bench, 12.0)
+    (told,) = [note for note in bench.loop.notes() if "has not answered since" in note]
+    assert told.startswith("node-2 (i-1) has not answered since ")
+    assert ": it is waited for until " in told
+    let(bench, 12.0)
+    assert not [note for note in bench.loop.notes() if "has not answered" in note]
+
+
 def test_a_cloud_is_asked_every_five_seconds_while_all_is_well_and_soon_if_a_machine_is_silent(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,6 +62,17 @@ def test_servers_that_want_gpus_get_hosts_that_have_some() -> None:
         planned(recipe(1, {}, {"gpus": 2}), {"gpus": 2})
 
 
+def test_hosts_that_say_no_slots_are_named_where_they_keep_tasks_waiting() -> None:
+    """One of them has all others take one task at a time, too: nothing told that."""
+    sweep = {"command": "x {{a}}", "parameters": {"a": [1, 2, 3]}}
+    found = Recipe.from_text(str({"name": "t", "experiments": {"train": sweep}}))
+    said = "train: each host takes one task at a time, as `slots` is not said of h0 in hosts.yaml"
+    plan = planned(found, {}, {"slots": 8})
+    assert (said in plan.notes, plan.slots) == (True, 2)
+    assert not any("slots" in note for note in planned(found, {"slots": 8}, {"slots": 8}).notes)
+    assert not any("slots" in note for note in planned(found, {}, {"slots": 8}, {}).notes), "none waits"
+
+
 def test_memory_is_asked_of_the_hosts() -> None:
     """Only they know how much they have: the provider refuses those that have less."""
     plan = planned(recipe(1, {"memory": "6GB"}, {"memory": "3GB"}), {}, {})

@@ -51,6 +51,28 @@ def test_saving_that_has_failed_for_a_reason_is_not_said_to_be_of_many_files():
     assert [notes.look(run_state, jobs, [], at) for at in (20.0, 40.0)] == [[], []]
 
 
+def test_what_keeps_a_model_from_being_saved_is_told_in_full_once_and_then_shortly():
+    """It was a paragraph every three minutes, and each minute where two reasons took turns."""
+    notes = JobNotes(SimpleNamespace(left_s=lambda: None))
+    task = SimpleNamespace(
+        experiment="main", number=0, attempt=1, key=("main", 0), state=State.SAVING, try_at=5.0
+    )
+    run_state = SimpleNamespace(run="r", live_tasks=lambda: [task])
+    told = []
+    for at in range(0, 1200, 30):
+        what = ("timed out", "the store does not answer")[at % 60 // 30]
+        error = f"{what}. Look at its server and the network"
+        failed = SimpleNamespace(done=True, error=error, place="")
+        jobs = SimpleNamespace(of=lambda *_, failed=failed: {EffectKind.KEEP: failed})
+        told += [note.message for note in notes.look(run_state, jobs, [], 1000.0 + at)]
+    assert sum("This costs nothing: `trainmaster cancel r` ends it" in each for each in told) == 2
+    assert told[2:4] == [
+        "still not saved after 4 min 30 s: the store does not answer",
+        "still not saved after 7 min 30 s: the store does not answer",
+    ]
+    assert len(told) == 8
+
+
 def test_what_keeps_checkpoints_from_the_store_is_told_once_however_often_it_is_tried():
     notes = JobNotes(SimpleNamespace())
     task = SimpleNamespace(

@@ -23,6 +23,8 @@ from trainmaster.spec.states import State
 #: The server is to answer when there is news, or after so long. One of before that does not know how is
 #: asked after so many seconds: soon at first, as most answers are there at once.
 _WAIT_S: Final = 1.0
+#: Where quotes are, also as a page.
+QUOTES: Final = "/quotes"
 _LOOKS_S: Final = (0.1, 0.2, 0.3, 0.5)
 
 
@@ -87,6 +89,8 @@ def asked(
                 unknown.types = found["error"]["types"]
                 refusal = unknown
             raise refusal
+        if route == QUOTES:
+            yield f"its page, for a week, also for others of your team: {connection.url}{names[0]}"
         yield read(found["answer"])
 
     return Listening(told(), interrupt)

@@ -126,9 +126,12 @@ class RemoteRegistry(_Part):
         return dict(self._to.get(f"/registry/{quoted(name)}"))
 
     def version(self, text: str) -> dict[str, Any]:
-        found = dict(self._to.get(self._path(text)))
+        found = self.made_of(text)
         del found["lineage"]
         return found
+
+    def made_of(self, text: str) -> dict[str, Any]:
+        return dict(self._to.get(self._path(text)))
 
     def _path(self, text: str) -> str:
         wanted = ModelReference.parse(text)
@@ -241,8 +244,9 @@ class RemoteWorkflows(_Part):
     def pause(self, name: str) -> dict[str, Any]:
         return dict(self._to.post(f"/workflows/{quoted(name)}/pause", repeats=True))
 
-    def resume(self, name: str) -> dict[str, Any]:
-        return dict(self._to.post(f"/workflows/{quoted(name)}/resume", repeats=True))
+    def resume(self, name: str, *, take_over: bool = False) -> dict[str, Any]:
+        query = {"take_over": "true"} if take_over else {}
+        return dict(self._to.ask("POST", f"/workflows/{quoted(name)}/resume", query, repeats=True))
 
     def trigger(self, name: str) -> dict[str, Any]:
         return dict(self._to.post(f"/workflows/{quoted(name)}/trigger", key=secrets.token_hex(8)))

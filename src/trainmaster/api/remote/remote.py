@@ -126,10 +126,13 @@ class RemoteClient:
         return asked(self._to, "/plans", lambda: self._sent(recipe), options, read, recipe=recipe)
 
     def quote_recipe(self, recipe: Recipe, options: QuoteOptions) -> Stream[str | ProfileProgress | Quote]:
-        from trainmaster.api.remote.asking import asked, options_of, quote_of
+        from trainmaster.api.remote.asking import QUOTES, asked, options_of, quote_of
 
         sent = options_of(options)
-        return asked(self._to, "/quotes", lambda: self._sent(recipe), sent, quote_of, recipe=recipe)
+        return asked(self._to, QUOTES, lambda: self._sent(recipe), sent, quote_of, recipe=recipe)
+
+    def asked_quotes(self) -> list[dict[str, Any]]:
+        return list(self._to.get("/quotes")["quotes"])
 
     def _sent(self, recipe: Recipe) -> Generator[str, None, dict[str, Any]]:
         """Sends the code, and tells how far it is, and notes; what stands for the recipe in requests."""
@@ -270,14 +273,16 @@ class RemoteClient:
     def resolve(self, text: str) -> str:
         return str(self._to.get("/find-run", name=text)["run"])
 
-    def listed(self, limit: int | None = None, after: str | None = None, where: str = "") -> dict[str, Any]:
+    def listed(
+        self, limit: int | None = None, after: str | None = None, where: str = "", sort: str = ""
+    ) -> dict[str, Any]:
         if limit is not None and limit < 1:
             raise UsageError(f"{limit} is no number of runs to list", "Give a limit of 1 or more.")
         found: list[dict[str, Any]] = []
         older, cursor = 0, after
         while limit is None or len(found) < limit:
             most = _PAGE if limit is None else min(_PAGE, limit - len(found))
-            page = self._to.get("/runs", limit=most, cursor=cursor, where=where or None)
+            page = self._to.get("/runs", limit=most, cursor=cursor, where=where or None, sort=sort or None)
             found += page["runs"]
             older, cursor = page["older"], page["next"]
             if cursor is None:

@@ -50,6 +50,7 @@ from trainmaster.api.rest.guards import Guards
 from trainmaster.api.rest.hidden_places import HiddenPlaces
 from trainmaster.api.rest.hubs import Hubs
 from trainmaster.api.rest.limits import MAX_STREAMS, MAX_TUNNELS, LoopLag, Streams
+from trainmaster.api.rest.replaced import LoadedFiles
 from trainmaster.api.rest.state import Reader, Routes, ServerState, State, caller_of, problem, state_of, told
 from trainmaster.api.rest.versions import oldest_client
 from trainmaster.service import Service
@@ -177,7 +178,7 @@ def make_app(state: ServerState) -> FastAPI:
         lifespan=lifespan,
         routes=_routes(),
     )
-    app.state.server = state
+    app.state.server, app.state.files = state, LoadedFiles()
     app.add_exception_handler(TrainmasterError, _told)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
@@ -257,8 +258,10 @@ async def _invalid(_: Request, error: Exception) -> Response:
     return problem(422, title, "GET /api/v1/openapi.json says what is taken.", mistakes=mistakes)
 
 
-async def _broken(_: Request, error: Exception) -> Response:
-    """A mistake of ours: it is in the server's log, and no more is told."""
+async def _broken(request: Request, error: Exception) -> Response:
+    """A mistake of ours, unless our files were replaced: it is in the server's log, and no more is told."""
+    if replaced := request.app.state.files.replaced():
+        return told(replaced)
     return problem(500, "the server has made a mistake", "Its log says more; please report it.")
 
 

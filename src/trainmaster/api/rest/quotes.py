@@ -153,6 +153,16 @@ async def ask_plan(body: NewPlan, caller: Submitter, waiting: Waiting) -> Reques
     return await _asked(PLAN, body, caller, waiting)
 
 
+@router.get("/quotes")
+def list_quotes(state: State, caller: Reader) -> dict[str, list[dict[str, Any]]]:
+    """Quotes that the team has asked for within a week, the newest first, at most 50.
+
+    Each has `id`, `state`, `asked_by`, `created_at`, `team`, `name` of its recipe, `time_s` and `cost_usd`
+    (null where there is no answer, or they are not known), and `error`.
+    """
+    return {"quotes": state.quotes.listed(caller)}
+
+
 @router.get("/quotes/{quote}")
 async def show_quote(quote: str, caller: Reader, waiting: Waiting) -> Requested:
     """How far a quote is, what was told meanwhile, and its answer."""

@@ -101,8 +101,7 @@ def describe(name: str, body: About, registry: Writable) -> dict[str, Any]:
 @router.get("/registry/{name}/versions/{version}")
 def version(name: str, version: str, registry: Readable) -> dict[str, Any]:
     """A version, by its number or an alias, and its lineage."""
-    found = registry.version(f"{name}@{version}")
-    return {**found, "lineage": registry.lineage(found)}
+    return registry.made_of(f"{name}@{version}")
 
 
 @router.delete("/registry/{name}/versions/{version}")

@@ -237,10 +237,15 @@ def page(
     label: Annotated[
         list[str] | None, Query(description="KEY=VALUE, KEY!=VALUE or KEY; several must all be so")
     ] = None,
+    sort: Annotated[
+        str, Query(description="best (by the first metric of the condition), cost, metric:loss, -created ...")
+    ] = "",
 ) -> RunPage:
-    """Runs, newest first, a page at a time."""
+    """Runs, newest first, a page at a time; with `sort` in another order, of all that are meant."""
     wanted = joined(where or "", label or ())
-    found = runs.page(limit, cursor, state, name, owner=owner, team=team, since=since, where=wanted)
+    found = runs.page(
+        limit, cursor, state, name, owner=owner, team=team, since=since, where=wanted, sort=sort
+    )
     return RunPage(**found)
 
 
@@ -250,7 +255,7 @@ def overview(runs: Runs) -> dict[str, Any]:
 
     What needs somebody, runs and waits (`count`, and the first five `runs`), why what has `ended` since a day
     ago did so, the `month` with its pace, and how many `quotes` of 90 days were kept. `needs_you` also has
-    `workflows` that may start nothing any more, and why.
+    `workflows` that may start nothing any more, and why: the first of `workflow_count`.
     """
     return runs.overview()
 

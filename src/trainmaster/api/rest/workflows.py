@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import Header, Response
+from fastapi import Header, Query, Response
 from pydantic import Field
 
 from trainmaster.api.rest.bodies import NewRun
@@ -57,9 +57,14 @@ def pause(name: str, state: State, caller: Submitter) -> dict[str, Any]:
 
 
 @router.post("/workflows/{name}/resume")
-def resume(name: str, state: State, caller: Submitter) -> dict[str, Any]:
+def resume(
+    name: str,
+    state: State,
+    caller: Submitter,
+    take_over: Annotated[bool, Query(description="its runs are started in your name from now on")] = False,
+) -> dict[str, Any]:
     """Go on, with what comes from now on."""
-    return state.workflows(caller).resume(name)
+    return state.workflows(caller).resume(name, take_over=take_over)
 
 
 @router.post("/workflows/{name}/trigger", status_code=202)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.renting.offer_filter import AvailableOffers
 from trainmaster.cluster.renting.plan import ROLE_LABEL, Rental, RolePlan
@@ -16,6 +16,9 @@ from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from trainmaster.providers.inventory import InventoryHost
+
+#: Hosts that a note names.
+_MOST_NAMED: Final = 3
 
 
 def plan_own_hosts(
@@ -49,6 +52,14 @@ def plan_own_hosts(
         )
         if wish
     ]
+    unsaid = [host.name for host in fitting if not host.slots]
+    if unsaid and any(needs.tasks > len(fitting) for needs in group):
+        others = f" and {len(unsaid) - _MOST_NAMED} more" if len(unsaid) > _MOST_NAMED else ""
+        names = ", ".join(unsaid[:_MOST_NAMED])
+        notes.append(
+            f"{first.name}: each host takes one task at a time, as `slots` is not said of {names}{others} "
+            f"in {available.source}"
+        )
     servers, server_hardware = max(needs.servers for needs in group), first.server_hardware or Hardware()
     key = f"{where}.distributed.hardware.{SERVER}"
     for_servers = _suited_hosts(hosts, server_hardware, key, available) if servers else []

@@ -33,16 +33,19 @@ LONG_S: Final = 15.0
 MISSED_AFTER_S: Final = 60.0
 #: So long without a sign of work is told, where the recipe has no `silence`.
 TOLD_AFTER_S: Final = 600.0
+#: What was told once is told again in so many characters.
+_SHORT: Final = 120
 #: How long something has taken, and the folder of a try, say nothing new of what is in the way.
 _PASSING: Final = re.compile(r"\b\d+(\.\d+)? ?(ms|s)\b|/files-[0-9a-f]{8}\b")
 
 
 @dataclass(frozen=True, slots=True)
 class _LastNote:
-    """What was said of an attempt last: in which state it was, what, and when."""
+    """What was said of an attempt: in which state, all that, since when, and when something was last."""
 
     state: State
-    gist: str
+    gists: frozenset[str]
+    since: float
     at: float
 
 
@@ -92,10 +95,14 @@ class JobNotes:
             if job is None or not job.done or not job.error:
                 continue
             text = form.format(job.error)
-            if not self._is_news(attempt, task.state, _PASSING.sub("", text), now):
+            gist = _PASSING.sub("", text)
+            if not self._is_news(attempt, task.state, gist, now):
                 continue
-            until = self._until(run_state.run, job, now) if is_saving else ""
-            notes.append(Note(text + until, *task.key, task.attempt))
+            if has_failed and told is not None and gist in told.gists:
+                text = f"still not saved after {format_duration(now - told.since)}: {_shortened(job.error)}"
+            elif is_saving:
+                text += self._until(run_state.run, job, now)
+            notes.append(Note(text, *task.key, task.attempt))
         return notes
 
     def forget(self, attempt: str) -> None:
@@ -105,12 +112,13 @@ class JobNotes:
 
     def _is_news(self, attempt: str, state: State, gist: str, now: float) -> bool:
         told = self._told.get(attempt)
-        if told is not None and told.state is state:
-            is_saving = state in (State.SAVING, State.RECOVERING)
-            since_s = now - told.at if is_saving else math.inf
-            if since_s < NEWS_S or (told.gist == gist and not (is_saving and since_s >= AGAIN_S)):
-                return False
-        self._told[attempt] = _LastNote(state, gist, now)
+        if told is None or told.state is not state:
+            told = _LastNote(state, frozenset(), now, -math.inf)
+        is_saving = state in (State.SAVING, State.RECOVERING)
+        since_s = now - told.at if is_saving else math.inf
+        if since_s < NEWS_S or (gist in told.gists and not (is_saving and since_s >= AGAIN_S)):
+            return False
+        self._told[attempt] = _LastNote(state, told.gists | {gist}, told.since, now)
         return True
 
     def _until(self, run: str, job: Job, now: float) -> str:
@@ -124,6 +132,16 @@ class JobNotes:
             f"{place} Machines wait for it until {dollars(self._saving.limit_usd)} are used (budget.saving), "
             f"not before {at}; then it is fetched to this machine."
         )
+
+
+def _shortened(error: str) -> str:
+    """The beginning of what was told in full.
+
+    >>> _shortened("s3://b cannot be written: timed out. Look at it."), len(_shortened("x" * 500))
+    ('s3://b cannot be written: timed out', 121)
+    """
+    first = error.partition(". ")[0]
+    return first if len(first) <= _SHORT else f"{first[:_SHORT]}…"
 
 
 def _job_of(task: Task, jobs: Mapping[EffectKind, Job]) -> Job | None:

@@ -179,8 +179,12 @@ class Registry:
         hint = _closest(name, names, "Registered are") if names else _NONE
         return NotFoundError(f"there is no registered model {name!r}", hint)
 
-    def lineage(self, version: Mapping[str, Any]) -> dict[str, Any]:
-        """What a version was made of; see `lineage`."""
+    def made_of(self, text: str) -> dict[str, Any]:
+        """The version that a reference means, with its ``lineage``: what it was made of; see `lineage`."""
+        found = self.version(text)
+        return {**found, "lineage": self._lineage(found)}
+
+    def _lineage(self, version: Mapping[str, Any]) -> dict[str, Any]:
         return lineage(self._opened, version["run"], version["experiment"], version["task"])
 
     def diff(self, a: str, b: str) -> dict[str, Any]:
@@ -201,7 +205,7 @@ class Registry:
             "metrics": found["metrics"],
             "parameters": found["parameters"],
             "row": self._database.run_row(found["run"]),
-            **self.lineage(found),
+            **self._lineage(found),
         }
 
     def _model(self, text: str) -> dict[str, Any]:

@@ -63,8 +63,8 @@ class Place:
 
         >>> Place("slurm", "2 x gpu", 0.0, 5400.0).line
         'slurm: 2 x gpu, $0 an hour; waits 1 h 30 min in its queue'
-        >>> Place("hosts", refusal="0 of 1 hosts are free").line
-        'hosts: no, 0 of 1 hosts are free'
+        >>> Place("hosts", refusal="1 host is needed, none is free").line
+        'hosts: no, 1 host is needed, none is free'
         """
         if self.refusal or self.misses:
             return f"{self.provider}: no, {self.refusal or self.misses}"

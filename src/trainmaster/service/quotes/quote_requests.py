@@ -67,6 +67,9 @@ _MOST_ATTEMPTS: Final = 2
 #: Among what was asked: the account and the token that it was asked with.
 _ASKER: Final = "asked_with"
 _THREADS: Final = 4
+#: Of the list of quotes.
+SHOWN: Final = 50
+_NAME: Final = re.compile(r"^name:[ ]*([^#\n]+)", re.MULTILINE)
 _PLACE: Final = re.compile(r"[^\s\"']*/trainmaster-quote-[^/\"]+/")
 _log = logging.getLogger(__name__)
 
@@ -175,6 +178,16 @@ class QuoteRequests(ServerLoop):
         if row["attempts"] > 1:
             told.insert(0, "the server that worked on it has ended: it was begun again")
         return {**columns(row, "id", "state", "asked_by", "created_at"), "told": told, **texts}
+
+    def listed(self, caller: Caller) -> list[dict[str, Any]]:
+        """Quotes that the caller's team has asked for, the newest first, at most `SHOWN`.
+
+        Returns:
+            ``id``, ``state``, ``asked_by``, ``created_at``, ``team``, ``name`` (of the recipe), ``time_s``
+            and ``cost_usd`` (p5, p50, p95; None before, or if not known), ``error`` (why there is none).
+        """
+        teams = None if caller.sees_all else [caller.team or ""]
+        return [_line(row) for row in rows.newest(self._service.database, QUOTE, teams, SHOWN)]
 
     def ask_of(self, caller: Caller, kind: str, name: str) -> QuoteAsk:
         """What was asked."""
@@ -491,6 +504,23 @@ def _without_guess(answer: dict[str, Any]) -> None:
 
 def _is_measured(part: Mapping[str, Any]) -> bool:
     return bool(part.get("measurements"))
+
+
+def _line(row: RowMapping) -> dict[str, Any]:
+    """Of the list of quotes."""
+    answer, error = (row[key] and json.loads(row[key]) for key in ("answer", "error"))
+    if answer:
+        _without_guess(answer)
+    total = answer["total"] if answer else {}
+    name = _NAME.search(_asked(row)["recipe"])
+    return {
+        **columns(row, "id", "state", "asked_by", "created_at"),
+        "team": row["team"] or None,
+        "name": name[1].strip("\"' ") if name else "",
+        "time_s": total.get("time_s"),
+        "cost_usd": total.get("cost_usd"),
+        "error": error["title"] if error else None,
+    }
 
 
 def _asked(row: RowMapping) -> dict[str, Any]:

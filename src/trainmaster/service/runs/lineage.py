@@ -36,8 +36,9 @@ def lineage(opened: OpenHome, run: str, experiment: str, task: int) -> dict[str,
         ``kind`` (``volume``, ``url``, ``dir``, ``from`` or ``model``) and ``source``,
         of volumes with the version; and ``environment`` (``python``, ``platform``, ``packages``;
         of a container ``image`` and ``digest``), None where that was not recorded. Of a volume also
-        ``made_by``, if a task of a run has pushed that version: the run; and ``workflow``: ``workflow``,
-        ``trigger`` and ``cause`` of what started the run, or None.
+        ``made_by``, if a task of a run has pushed that version: the run; ``newest``, if there is a newer
+        version by now: its number; and ``workflow``: ``workflow``, ``trigger`` and ``cause`` of what started
+        the run, or None.
     """
     from trainmaster.control.attempt.data_sources import volume_url
 
@@ -51,8 +52,11 @@ def lineage(opened: OpenHome, run: str, experiment: str, task: int) -> dict[str,
         if each["kind"] != "volume":
             continue
         named = recipe.experiments[experiment].data[each["name"]].volume or ""
-        if made_by := _made_by(volume_url(named, row["store_url"])):
+        uri = volume_url(facts.get((Fact.VOLUME, named), named), row["store_url"])
+        if made_by := _made_by(uri):
             each["made_by"] = made_by
+        if newest := _newer(uri):
+            each["newest"] = newest
     attempts = [each["number"] for each in queries.attempts(database, run, experiment, task)]
     noted = facts.get((Fact.ENVIRONMENT, experiment))
     environment = None if noted is None else json.loads(noted)
@@ -156,6 +160,17 @@ def _data(
             known = facts.get((Fact.VOLUME, text)) or next(of_old, text)
             text = text if known.startswith(BUILT_IN_PREFIX) else known
         yield {"name": name, "kind": kind, "source": redacted(text)}
+
+
+def _newer(uri: str) -> int | None:
+    """The newest version of a volume if that is above this one; None if not, or if it cannot be read."""
+    url, _, version = uri.rpartition("@")
+    if "://" not in url or not version.isdecimal():
+        return None
+    with suppress(TrainmasterError, OSError):
+        newest = _newest(url)
+        return newest if newest is not None and newest > int(version) else None
+    return None
 
 
 def _made_by(uri: str) -> str:

@@ -37,7 +37,8 @@ def overview(service: Service, caller: Caller, which: RunFilter) -> dict[str, An
     Returns:
         ``needs_you``, ``running`` and ``waiting`` with ``count`` and the first ``runs``: their lines of the
         list with ``why``, ``progress`` (a share), ``tasks`` (done and all), ``left_s`` where these are known.
-        ``needs_you`` also has ``workflows`` (``workflow``, ``team``, ``why``) that may start nothing more.
+        ``needs_you`` also has ``workflows`` (``workflow``, ``team``, ``why``) that may start nothing more,
+        the first of ``workflow_count``.
         ``since`` (Unix seconds), ``ended`` (by reason ``runs`` and ``usd``), ``month``
         (``spent_usd``, ``reserved_usd``, ``monthly_usd``, ``pace_usd`` at its end, ``day`` and ``days``) and
         ``quotes`` of 90 days (``kept`` of ``runs``; apart from these ``ended_by_hand``).
@@ -68,10 +69,15 @@ def overview(service: Service, caller: Caller, which: RunFilter) -> dict[str, An
     more = [run for run in why if run not in known]
     needs += [{**run_brief(database, run), "why": why[run]} for run in more[:SHOWN]]
     paused = _paused(database, which)
-    count = len(needs) + len(failed[SHOWN:]) + len(more[SHOWN:]) + len(paused)
+    count = len(needs) + len(failed[SHOWN:]) + len(more[SHOWN:])
     ended = ended_since(database, which, now - _DAY_S)
     return {
-        "needs_you": {"count": count, "runs": needs[:SHOWN], "workflows": paused[:SHOWN]},
+        "needs_you": {
+            "count": count,
+            "runs": needs[:SHOWN],
+            "workflow_count": len(paused),
+            "workflows": paused[:SHOWN],
+        },
         "running": {"count": len(running), "runs": running[:SHOWN]},
         "waiting": {"count": len(waiting), "runs": waiting[:SHOWN]},
         "since": now - _DAY_S,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from trainmaster.dataclass import dataclass
@@ -12,14 +13,17 @@ from trainmaster.db.database import Database
 from trainmaster.db.queries import RunFilter
 from trainmaster.db.run_table import column_values, offered_columns, order_by, progress, why_failed
 from trainmaster.service.runs.curves import goal_of
-from trainmaster.service.runs.summary import briefs
+from trainmaster.service.runs.summary import briefs, runs_summary
+from trainmaster.spec.errors import UsageError
 from trainmaster.spec.metric_names import COUNTERS, says_how_good
 from trainmaster.spec.states import State
-from trainmaster.spec.where import names_in
+from trainmaster.spec.where import Both, Has, names_in
 
 #: Columns that are not asked for: metrics that at least half of the runs have, at most so many.
 USUAL_COLUMNS: Final = 3
 MOST_COLUMNS: Final = 12
+#: The order of `listed_runs` by the first metric that its condition names: the best run first.
+BEST: Final = "best"
 #: Of so many runs the values are read at once.
 _AT_ONCE: Final = 500
 
@@ -102,7 +106,61 @@ def run_table(database: Database, which: RunFilter, wish: TableQuery) -> RunTabl
     )
 
 
-def with_named_values(database: Database, found: Mapping[str, Any], which: RunFilter) -> dict[str, Any]:
+def listed_runs(
+    database: Database, limit: int | None, after: str | None, which: RunFilter, sort: str = ""
+) -> dict[str, Any]:
+    """Runs with ``values`` of what a condition names, such as ``metric:loss``: all, or a page.
+
+    Args:
+        database: the database.
+        limit: as of `runs_summary`.
+        after: as there; with ``sort`` how many runs come before.
+        which: only these.
+        sort: a column, see `TableQuery`, or `BEST`. Empty: newest first.
+
+    Raises:
+        NotFoundError: there is no such run.
+        UsageError: the limit is below 1, there is no such column, or ``after`` is no number.
+    """
+    if not sort:
+        return _with_named_values(database, runs_summary(database, limit, after, which), which)
+    if limit is not None and limit < 1:
+        raise UsageError(f"{limit} is no number of runs to list", "Give a limit of 1 or more.")
+    if not (before := after or "0").isdecimal():
+        raise UsageError(f"{before!r} is no place in this order", "Give what the page before has told.")
+    order = _order(database, which, sort)
+    found = briefs(database, queries.runs(database, limit, None, which, order, int(before)))
+    page: dict[str, Any] = {"runs": found}
+    if limit is not None:
+        count = queries.count_runs(database, which=which)
+        page = {"runs": found, "older": max(count - int(before) - len(found), 0)}
+    return _with_named_values(database, page, which)
+
+
+def _order(database: Database, which: RunFilter, sort: str) -> list[Any]:
+    """Of `queries.runs`; empty, which is the newest first, where a condition names no metric."""
+    column, falls = sort.removeprefix("-"), sort.startswith("-")
+    if sort == BEST:
+        names = [] if which.where is None else names_in(which.where)
+        its = (each.name for each in names if each.kind in ("", "metric"))
+        first = next((name for name in its if _is_reported(database, which, name)), None)
+        if first is None:
+            return []
+        column, falls = f"metric:{first}", goal_of(first) == "max"
+    if found := order_by(column, database.clock_s(), falls=falls):
+        return found
+    what = f"there is no column {column[:100]!r} to sort by"
+    hint = f"Write {BEST}, or such as created, cost, took, metric:loss; - before it turns it round."
+    raise UsageError(what, hint)
+
+
+def _is_reported(database: Database, which: RunFilter, metric: str) -> bool:
+    assert which.where is not None
+    both = Both("and", (which.where, Has("metric", metric)))
+    return queries.count_runs(database, which=replace(which, where=both)) > 0
+
+
+def _with_named_values(database: Database, found: Mapping[str, Any], which: RunFilter) -> dict[str, Any]:
     """A page of ``runs`` whose lines have ``values`` of what a condition names, such as ``metric:loss``."""
     if which.where is None:
         return dict(found)

@@ -21,7 +21,6 @@ from trainmaster.service.runs.log_search import LINES, search_logs
 from trainmaster.service.runs.run_names import no_run, resolve_run
 from trainmaster.service.runs.run_stream import RunStream, StreamCursor
 from trainmaster.service.runs.stored_recipe import recipe_text
-from trainmaster.service.runs.summary import runs_summary
 from trainmaster.spec.errors import NotFoundError, PublishError, UsageError, fails_as
 from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.units import parse_duration
@@ -96,6 +95,7 @@ class TeamRuns:
         team: str | None = None,
         since: str | None = None,
         where: str | None = None,
+        sort: str = "",
     ) -> dict[str, Any]:
         """``runs``, newest first, and ``next``: where the page after it begins, or None.
 
@@ -108,21 +108,22 @@ class TeamRuns:
             team: only those of this one, if the caller sees it.
             since: only those that were begun within this time, such as ``24h``.
             where: only those with which this condition holds; see `trainmaster.spec.where`.
+            sort: in another order; see `trainmaster.service.runs.run_table.listed_runs`.
 
         Raises:
-            UsageError: the limit, the time or the condition is none.
+            UsageError: the limit, the time, the condition or the order is none.
         """
         if not 1 <= limit <= MAX_PAGE:
             raise UsageError(f"limit: {limit}", f"Ask for 1 to {MAX_PAGE} runs.")
-        if after is not None:
+        if after is not None and not sort:
             self.row(after)
         which = self._chosen(state, name, owner, team, since, where)
-        from trainmaster.service.runs.run_table import with_named_values
+        from trainmaster.service.runs.run_table import listed_runs
 
-        database = self._service.database
-        found = with_named_values(database, runs_summary(database, limit, after, which), which)
-        older = found["older"]
-        return {"runs": found["runs"], "next": found["runs"][-1]["run"] if older else None, "older": older}
+        found = listed_runs(self._service.database, limit, after, which, sort)
+        runs, older = found["runs"], found["older"]
+        last = str(int(after or 0) + len(runs)) if sort else runs and runs[-1]["run"]
+        return {"runs": runs, "next": last if older else None, "older": older}
 
     def table(self, wish: TableQuery, **chosen: str | None) -> RunTable:
         """One page of them in any order, with columns that are chosen.

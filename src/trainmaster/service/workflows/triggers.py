@@ -70,7 +70,7 @@ def _as_whom(maker: Creator, found: Caller | AccessError) -> Caller | str:
             raise found
         found.need("run")
     except AccessError as error:
-        return f"{error.args[0]}: register it again"
+        return f"{error.args[0]}: take it over or register it again"
     return caller(maker.name, maker.team, found.scopes & {"read", "run"})
 
 

@@ -160,21 +160,29 @@ class Workflows:
         rows.change_state(self._database, row["id"], rows.PAUSED, self._database.clock_s())
         return self.show(name)
 
-    def resume(self, name: str) -> dict[str, Any]:
+    def resume(self, name: str, *, take_over: bool = False) -> dict[str, Any]:
         """Go on, with what comes from now on.
 
+        Args:
+            name: of it.
+            take_over: its runs are started in the caller's name from now on, with what was agreed to; as if
+                it was registered again.
+
         Raises:
-            UsageError: who has registered it may not run it any more.
+            UsageError: who has registered it may not run it any more, and it is not taken over.
         """
         self._caller.need("run")
         self._caller.need_no_wallet("a workflow")
-        row, now = self._able(name), self._database.clock_s()
+        row, now = self._row(name) if take_over else self._able(name), self._database.clock_s()
         if row["state"] == rows.PAUSED:
             for found in rows.triggers(self._database, [row["id"]])[row["id"]]:
                 trigger = Trigger.model_validate_json(found["data"])
                 seen = self._present(row["team"], trigger, now)
                 rows.pass_over(self._database, row["id"], found["key"], seen)
-            rows.change_state(self._database, row["id"], rows.ENABLED, now)
+            if not take_over:
+                rows.change_state(self._database, row["id"], rows.ENABLED, now)
+        if take_over:
+            return self.keep(RunRequest(**json.loads(row["request"])))
         return self.show(name)
 
     def remove(self, name: str) -> None:
@@ -360,7 +368,10 @@ class Workflows:
         row = self._row(name)
         (who,) = registrants(self._database, [row])
         if isinstance(who, str):
-            hint = "*Change it* on its page does that. So does `trainmaster run RECIPE`."
+            hint = (
+                "*Change it* on its page does that. So does `trainmaster run RECIPE`. Unchanged it goes on "
+                f"by *Go on in my name*, or `trainmaster workflows resume {name} --take-over`."
+            )
             raise UsageError(f"{name} may start nothing: {who}", hint)
         return row
 

@@ -97,7 +97,9 @@ def quoted(*answers):
 def test_what_is_told_comes_once_and_the_answer_last():
     whole = QUOTE.as_dict()
     connection, stream = quoted(state(["a"]), state(["a", "b"], PROGRESS), state(["a", "b"], None, whole))
-    told = list(stream)
+    *told, page, answer = list(stream)
+    assert page == "its page, for a week, also for others of your team: http://s/quotes/quote-1"
+    told.append(answer)
     assert [told[0], told[1], told[2]] == ["note: left out: x", "a", "b"]
     assert (told[3].phase, told[3].steps) == (ProfilePhase.MEASURING, 3)
     assert connection.asked == [("POST", "/quotes", {"recipe": "r", "code": "c", "policy": "quote"})]
@@ -224,6 +226,9 @@ def test_who_may_not_run_is_told_so_and_not_a_number(tmp_path, monkeypatch):
         monkeypatch.setenv("TRAINMASTER_URL", connection.url)
         monkeypatch.setenv("TRAINMASTER_TOKEN", connection._token)
         monkeypatch.setenv("TRAINMASTER_HOME", str(tmp_path / "laptop"))
+        assert "none within a week" in invoke("quote", "--list").stderr
+        with pytest.raises(UsageError, match="not both"):
+            invoke("quote", recipe, "--list")
         for verb in ("run", "quote"):
             with pytest.raises(AccessError, match="may not send, approve or end runs"):
                 invoke(verb, recipe)

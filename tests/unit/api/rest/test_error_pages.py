@@ -29,6 +29,27 @@ def test_what_is_not_there_or_goes_wrong_is_a_page_too(served, monkeypatch):
     assert "ZeroDivision" not in broken.text
 
 
+def test_files_that_were_replaced_below_a_server_are_told_with_what_to_do(served, monkeypatch, tmp_path):
+    """What is loaded late is then of another version: each such page and route was a 500."""
+    from trainmaster.api.rest.replaced import LoadedFiles
+
+    file = tmp_path / "module.py"
+    file.write_text("old")
+    monkeypatch.setattr(served.app.state.files, "_were", LoadedFiles([str(file)])._were)
+    monkeypatch.setattr("trainmaster.web.examples.examples", lambda: 1 / 0)
+    monkeypatch.setattr(served.service, "last_event", lambda *_: 1 / 0)
+    assert served.ask("admin", "GET", "/examples").status_code == 500
+    assert served.ask("admin", "GET", "/api/v1/readyz").status_code == 500
+    file.unlink()
+    page = served.ask("admin", "GET", "/examples")
+    assert (page.status_code, "Restart the server" in page.text) == (503, True)
+    said = served.ask("admin", "GET", "/api/v1/readyz")
+    assert (said.status_code, said.headers["retry-after"]) == (503, "5")
+    assert "its files were replaced since" in said.json()["title"]
+    assert said.json()["hint"].startswith("Restart the server")
+    assert said.json()["error"] == "StoreError"
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_is_answered_with_what_to_do(served, monkeypatch, number):
     def full(*_):

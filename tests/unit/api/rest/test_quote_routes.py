@@ -252,6 +252,14 @@ def test_a_quote_is_asked_for_looked_at_and_streamed(served):
     assert (found["state"], found["answer"]["policy"]) == ("DONE", "cost-opt")
     stream = served.ask("red-read", "GET", f"{place}/stream").text
     assert json.loads(stream.partition("event: done\ndata: ")[2]) == found
+    line, *_ = served.ask("red-read", "GET", "/api/v1/quotes").json()["quotes"]
+    assert (line["id"], line["name"], line["asked_by"]) == (found["id"], "job", "u")
+    assert (line["time_s"], line["state"]) == (found["answer"]["total"]["time_s"], "DONE")
+    page = served.ask("red-read", "GET", "/quotes").text
+    assert f'<a href="/quotes/{found["id"]}">' in page
+    for at in ("/quotes", "/api/v1/quotes"):
+        assert found["id"] not in served.ask("blue-user", "GET", at).text
+    assert found["id"] in served.ask("admin", "GET", "/api/v1/quotes").text
     for _ in range(3):
         served.ask("red-user", "POST", "/api/v1/plans", json={"recipe": QUOTED})
     answer = served.ask("red-user", "POST", "/api/v1/quotes", json=body)

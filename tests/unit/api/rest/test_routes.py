@@ -107,6 +107,7 @@ def routes():
         ("POST", "/api/v1/recommend"): "read",
         ("POST", "/api/v1/quotes"): "run",
         ("GET", "/api/v1/quotes/{quote}"): "read",
+        ("GET", "/api/v1/quotes"): "read",
         ("GET", "/api/v1/quotes/{quote}/stream"): "read",
         ("GET", "/api/v1/quotes/{quote}/measure"): "read",
         ("POST", "/api/v1/quotes/{quote}/measure"): "run",

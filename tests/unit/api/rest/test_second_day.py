@@ -279,3 +279,37 @@ def test_a_list_has_what_its_condition_names(tmp_path):
     assert values("metric:loss < 0.3") == {"job-better": {"metric:loss": 0.1}}
     assert values("state = DONE") == values("") == {RUN: None, "job-better": None}
     own.service.close()
+
+
+def test_the_best_of_all_runs_that_a_condition_finds_come_first(tmp_path):
+    """Only the newest were listed, and these were sorted: the best of all was not among them."""
+    own = Served(tmp_path)
+    losses = {f"job-{number}": (number * 7 % 10) / 10 for number in range(10)}
+    for run in losses:
+        own.run(run, "red")
+    with own.service.database.engine.begin() as connection:
+        for number, (run, loss) in enumerate(losses.items()):
+            connection.execute(t.run.update().where(t.run.c.id == run).values(created_at=float(number)))
+            mine = t.experiment.c.run_id == run
+            of_run = t.task.c.experiment_id.in_(sa.select(t.experiment.c.id).where(mine))
+            told = json.dumps({"loss": loss, "accuracy": 1 - loss})
+            connection.execute(t.task.update().where(of_run).values(metrics=told))
+    best = sorted(losses, key=losses.get)
+    for where in ("loss < 0.9", "accuracy > 0.05"):
+        listed = own.service.runs(3, where=where, sort="best")["runs"]
+        assert [each["run"] for each in listed] == best[:3]
+
+    def pages(query):
+        cursor, found = "", []
+        while cursor is not None:
+            asked = f"/api/v1/runs?limit=3&{query}{cursor and '&cursor=' + cursor}"
+            page = own.ask("red-user", "GET", asked).json()
+            found.append([each["run"] for each in page["runs"]])
+            cursor = page["next"]
+        return found
+
+    assert pages("where=loss < 0.9&sort=best") == [best[:3], best[3:6], best[6:9]]
+    assert pages("where=loss&sort=-metric:loss")[0] == best[:-4:-1]
+    assert own.ask("red-user", "GET", "/api/v1/runs?sort=nosuch").status_code == 422
+    assert own.ask("red-user", "GET", "/api/v1/runs?sort=cost&cursor=job-1").status_code == 422
+    own.service.close()

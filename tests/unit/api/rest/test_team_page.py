@@ -96,6 +96,25 @@ def test_who_is_a_user_joins_another_team_and_chooses(office):
     assert member.ask("POST", "/team/choose", team="green").status_code == 404
 
 
+def test_who_is_in_two_teams_changes_a_workflow_of_the_other_one_for_that_team(office):
+    """*New run* is sent for the team in use: the workflow became one of that team."""
+    text = "name: nightly\nprovider: lab\non: webhook\nexperiments: {main: {command: 'true'}}\n"
+    office.ask("manager", "POST", "/api/v1/workflows", json={"recipe": text, "max_usd": 5})
+    office.state.accounts.set_member("blue", "manager", "member")
+    made = office.state.access.create_token("both", ["read", "run"], account="manager")
+    office.tokens["both"] = made["token"]
+    member = Browser(office, "both")
+    member.does("/team/choose", team="blue")
+    address = "/workflows/nightly?team=red"
+    led = member.ask("GET", "/new?workflow=nightly&team=red")
+    assert (led.status_code, led.headers["location"]) == (303, address)
+    shown = member.text(address)
+    assert 'formaction="/team/choose">Change to team red, and change it</button>' in shown
+    led = member.ask("POST", "/team/choose", team="red", workflow="nightly")
+    assert (led.status_code, led.headers["location"]) == (303, "/new?workflow=nightly")
+    assert "on: webhook" in html.unescape(member.text("/new?workflow=nightly"))
+
+
 def test_who_sees_several_budgets_begins_with_the_own_one(office):
     def first():
         return re.findall(r"<h2>(.*?)</h2>", Browser(office, "chief").text())[0]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from html import unescape
 
 import pytest
+import sqlalchemy as sa
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 pytest.importorskip("cronsim", reason="the extra `server` is not installed")
 
 from served_home import Served
 
+from trainmaster.cli.status import _overview_lines
+from trainmaster.db import tables as t
 from trainmaster.service.runs.run_details import RunDetails
 from trainmaster.service.teams.team_runs import TeamRuns
 
@@ -82,6 +86,34 @@ def test_a_workflow_is_registered_again_on_its_page_once_who_did_it_has_left(ser
     assert served.ask("blue-user", "GET", "/new?workflow=nightly").status_code == 404
 
 
+def test_a_colleague_takes_over_what_somebody_has_left(served):
+    """Unchanged: its code, its recipe, what was agreed to. Only who had the recipe's file could go on."""
+
+    def ask(method, path, who="red-both"):
+        return served.ask(who, method, f"/api/v1/workflows/nightly{path}")
+
+    served.tokens["red-both"] = served.state.access.create_token("v", ["read", "run"], "red")["token"]
+    assert "Go on in my name" not in served.ask("red-both", "GET", "/workflows/nightly").text
+    served.state.access.revoke_token("u")
+    assert [ask("POST", "/resume?take_over=true", who).status_code for who in ("red-read", "blue-user")] == [
+        403, 404,
+    ]  # fmt: skip
+    refused = ask("POST", "/resume")
+    assert (refused.status_code, "`trainmaster workflows resume nightly --take-over`" in refused.text) == (
+        422,
+        True,
+    )
+    shown = served.ask("red-both", "GET", "/workflows/nightly").text
+    assert '<button name="do" value="take over">Go on in my name</button>' in shown
+    found = ask("POST", "/resume?take_over=true").json()
+    assert (found["state"], found["registered_by"], found["revision"]) == ("ENABLED", "v", 1)
+    assert (found["replaced"]["registered_by"], found["new"], "secret" in found) == ("u", False, False)
+    (row,) = served.service.database.read(sa.select(t.workflow))
+    assert (row["token"], json.loads(row["request"])["max_usd"]) == ("v", 5.0)
+    again = served.ask("red-both", "POST", "/workflows/nightly", data={"do": "take over"})
+    assert (again.status_code, again.headers["location"]) == (303, "/workflows/nightly")
+
+
 def test_a_run_of_a_workflow_runs_once_if_it_is_changed(served, monkeypatch):
     monkeypatch.setattr(TeamRuns, "recipe", lambda *_: RECIPE)
     for path in ("/runs/job-red/again", "/new?again=job-red"):
@@ -144,5 +176,10 @@ def test_more_workflows_that_may_start_nothing_than_are_shown_are_in_their_list(
     shown = served.ask("red-read", "GET", "/").text
     needs = shown[shown.index('id="needs"') :].partition("</section>")[0]
     assert needs.count('href="/workflows/nightly') == 5
-    assert '<a href="/workflows">All workflows</a>' in needs
+    assert '<a href="/workflows">All 6 workflows</a>' in needs
     assert "/runs?since=1d" not in needs, "these are no runs"
+    told = served.ask("red-read", "GET", "/api/v1/overview").json()["needs_you"]
+    assert (told["count"], told["workflow_count"], len(told["workflows"])) == (0, 6, 5)
+    assert "needs you: 1 more workflow" in _overview_lines(
+        served.ask("red-read", "GET", "/api/v1/overview").json()
+    )

@@ -177,6 +177,10 @@ def test_a_version_that_a_run_of_it_has_made_starts_nothing_and_says_why(served,
     assert ask("GET", f"/runs/{found['run']}")[1]["workflow"] == start
     made = lineage(served.service, found["run"], "main", 0)
     assert (made["workflow"], made["data"][0]["made_by"]) == (start, run)
+    assert "newest" not in made["data"][0]
+    pets("raw", made_by="unknown")
+    (newer,) = lineage(served.service, found["run"], "main", 0)["data"]
+    assert (newer["source"], newer["made_by"], newer["newest"]) == ("raw@2", run, 3)
     assert "Started by workflow" in served.ask("owner", "GET", f"/runs/{found['run']}").text
     pets("pets", made_by=found["run"])
     look()
@@ -258,7 +262,8 @@ def test_who_may_not_run_any_more_starts_nothing(served, ask, look, end):
     assert (code, f"nightly may start nothing: the token passing {end}" in problem["title"]) == (422, True)
     look()
     last = ask("GET", "/workflows/nightly")[1]["last"]
-    assert (last["state"], f"{end}: register it again" in last["message"]) == ("REFUSED", True)
+    assert last["state"] == "REFUSED"
+    assert f"{end}: take it over or register it again" in last["message"]
 
 
 @pytest.mark.parametrize(("end", "state"), [("was revoked", "PAUSED"), ("has expired", "ENABLED")])
@@ -286,7 +291,7 @@ def test_a_token_of_an_account_that_ends_takes_its_workflows_along(
     look()
     found = ask("GET", "/workflows/nightly", who="red-user")[1]
     assert (found["state"], len(found["history"])) == ("PAUSED", 1)
-    assert found["last"]["message"] == f"the token leaked {end}: register it again"
+    assert found["last"]["message"] == f"the token leaked {end}: take it over or register it again"
 
 
 @pytest.mark.parametrize(
@@ -314,7 +319,8 @@ def test_a_workflow_is_paused_with_its_registrants_right_and_goes_on_with_it(ser
     look()
     found = ask("GET", "/workflows/nightly", who="red-user")[1]
     assert (found["state"], found["last"]["state"]) == ("PAUSED", "REFUSED")
-    assert (len(found["history"]), found["last"]["message"]) == (1, f"{why}: register it again")
+    again = f"{why}: take it over or register it again"
+    assert (len(found["history"]), found["last"]["message"]) == (1, again)
     told = ask("GET", f"/webhooks/{hook}/deliveries", who="red-manage")[1]["deliveries"]
     assert [each["topic"] for each in told] == ["workflow.refused"]
     for verb in ("trigger", "resume"):
@@ -343,7 +349,8 @@ def test_a_workflow_may_no_more_than_its_token(served, ask, look):
         name = "-".join(scopes)
         served.state.access.create_token(name, scopes, "red", account="ann")
         (who,) = registrants(served.service.database, [{**made, "token": name}])
-        assert (who == "ann may not send, approve or end runs: register it again") is (allowed is None)
+        refused = "ann may not send, approve or end runs: take it over or register it again"
+        assert (who == refused) is (allowed is None)
         assert allowed is None or who.scopes == allowed
     maker = Creator("ann", "ann", "no-such", "red")
     (error,) = served.state.access.left_by([maker]).values()

@@ -10,7 +10,10 @@ from trainmaster.service.quotes import quoted_queue as module
 from trainmaster.spec.errors import ProviderError
 
 NOW = 1_000.0
-HELD = "0 of 2 hosts are free: a: it is used by ada (first-1.train); b: it is used by ada (other-2.train)"
+HELD = (
+    "2 hosts are needed, none is free: a: it is used by ada (first-1.train); "
+    "b: it is used by ada (other-2.train)"
+)
 
 
 class Hosts:
