@@ -169,7 +169,7 @@ kept: install
 places: install nova
 	@WITH_PLACES=1 sh scripts/system.sh
 	@$(BIN)/python -m pytest -v -rs -m 'places or not crossings' tests/contract/test_slurm_provider.py tests/contract/test_kubernetes_provider.py \
-		tests/contract/test_openstack_provider.py tests/contract/test_ray_provider.py tests/integration/places tests/integration/lab/test_lab_openstack*.py
+		tests/contract/test_kubernetes_server.py tests/contract/test_openstack_provider.py tests/contract/test_ray_provider.py tests/integration/places tests/integration/lab/test_lab_openstack*.py
 
 # The rules of all pages, in both sizes, light and dark, with 5,000 runs: `make test` has a part of it. As root, also a
 # member of a team on a phone who trains on machines of the lab.

@@ -21,7 +21,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.testing.kubernetes_pod import UNREACHABLE, DoublePod, written_time
+from trainmaster.testing.kubernetes_pod import (
+    UNREACHABLE,
+    DoublePod,
+    DoubleRefusal,
+    check_pod,
+    written_time,
+)
 from trainmaster.testing.private_server import START_TIMEOUT_S, PrivateServer, free_ports
 
 if TYPE_CHECKING:
@@ -35,18 +41,12 @@ _READ_BYTES: Final = 1 << 15
 _SILENT_S: Final = 20.0
 #: Pods of a node that is deleted are deleted after so long.
 _ORPHANED_S: Final = 40.0
-
-
-class _Refused(Exception):  # noqa: N818 - an answer
-    def __init__(self, status: int, reason: str, message: str) -> None:
-        self.status, self.reason, self.message = status, reason, message
-        super().__init__(message)
-
-    def answer(self) -> Response:
-        from starlette.responses import JSONResponse
-
-        told = {"kind": "Status", "status": "Failure", "message": self.message, "reason": self.reason}
-        return JSONResponse(told | {"code": self.status}, self.status)
+_PATCHES: Final = (
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+)
+_STRATEGIC: Final = _PATCHES[2]
 
 
 class KubernetesDouble(PrivateServer):
@@ -206,9 +206,8 @@ class KubernetesDouble(PrivateServer):
                     if pod.node in self._silent:
                         continue  # its kubelet does not tell what became of it
                     pod.look()
-                    about, is_over = pod.told["metadata"], pod.is_over or pod.process is None
-                    if "deletionTimestamp" in about and is_over and not about.get("finalizers"):
-                        del self._pods[key]
+                    if pod.is_over or pod.process is None:
+                        self._remove(key)
                 self._control()
                 self._schedule()
 
@@ -277,26 +276,66 @@ class KubernetesDouble(PrivateServer):
         with self._lock:
             pod = self._pods.get((space, name))
             if pod is None:
-                raise _Refused(404, "NotFound", f'pods "{name}" not found')
+                raise DoubleRefusal(404, "NotFound", f'pods "{name}" not found')
+            about = pod.told["metadata"]
             if grace_s is None:
                 grace_s = float(pod.told["spec"].get("terminationGracePeriodSeconds", 30))
-            kill_at = time.time() + grace_s
-            pod.kill_at = min(pod.kill_at or kill_at, kill_at)
-            pod.told["metadata"]["deletionTimestamp"] = written_time(pod.kill_at)
-            if pod.node in self._silent and not grace_s:
-                del self._pods[space, name]
-            if pod.process is not None and pod.process.poll() is None and (first := pod.first()):
+            if pod.process is None or pod.is_over:
+                grace_s = 0.0  # there is nothing to wait for
+            known_s = about.get("deletionGracePeriodSeconds")
+            if known_s is not None and grace_s >= known_s:
+                return  # it is made shorter, never longer
+            began = time.time() if pod.kill_at is None else pod.kill_at - float(known_s or 0.0)
+            pod.kill_at = began + grace_s
+            about["deletionTimestamp"] = written_time(pod.kill_at)
+            about["deletionGracePeriodSeconds"] = round(grace_s)
+            if not grace_s:
+                pod.kill()
+                self._remove((space, name))
+            elif pod.process is not None and pod.process.poll() is None and (first := pod.first()):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(first, signal.SIGTERM)
 
+    def _remove(self, key: tuple[str, str]) -> None:
+        """Forget what was deleted and has ended, unless a finalizer keeps it."""
+        about = self._pods[key].told["metadata"]
+        if "deletionTimestamp" in about and not about.get("finalizers"):
+            del self._pods[key]
+
+    def _patch(self, space: str, name: str, body: Mapping[str, Any], *, is_strategic: bool) -> dict[str, Any]:
+        """Merge metadata; what else of a pod may be changed nobody here changes."""
+        with self._lock:
+            pod = self._found(space, name)
+            about, new = pod.told["metadata"], body.get("metadata") or {}
+            if wrong := [key for key in body if key not in ("metadata", "apiVersion", "kind")]:
+                message = f"{wrong[0]}: Forbidden: pod updates may not change fields other than `metadata`"
+                raise DoubleRefusal(422, "Invalid", f'Pod "{name}" is invalid: {message}')
+            gone = new.get("$deleteFromPrimitiveList/finalizers", ()) if is_strategic else ()
+            holders = [each for each in about.get("finalizers", ()) if each not in gone]
+            if "finalizers" in new:
+                wished = dict.fromkeys([*(holders if is_strategic else ()), *(new["finalizers"] or ())])
+                if "deletionTimestamp" in about and wished.keys() - set(holders):
+                    message = "metadata.finalizers: Forbidden: no new finalizers can be added"
+                    raise DoubleRefusal(422, "Invalid", f'Pod "{name}" is invalid: {message}')
+                holders = list(wished)
+            about["finalizers"] = holders
+            for what in ("annotations", "labels"):
+                merged = {**(about.get(what) or {}), **(new.get(what) or {})}
+                about[what] = {key: value for key, value in merged.items() if value is not None}
+            told = pod.told
+            if pod.is_over or pod.process is None:
+                self._remove((space, name))
+            return told
+
     def _create(self, space: str, told: dict[str, Any], *, is_dry: bool) -> dict[str, Any]:
         with self._lock:
+            check_pod(told, space)
             name = told["metadata"]["name"]
             if (space, name) in self._pods:
-                raise _Refused(409, "AlreadyExists", f'pods "{name}" already exists')
+                raise DoubleRefusal(409, "AlreadyExists", f'pods "{name}" already exists')
             there = len([p for p in self._pods.values() if not p.is_over])
             if self.pod_limit is not None and there >= self.pod_limit:
-                raise _Refused(
+                raise DoubleRefusal(
                     403, "Forbidden",
                     f'pods "{name}" is forbidden: exceeded quota: q, requested: pods=1, used: pods={there}, '
                     f"limited: pods={self.pod_limit}",
@@ -314,7 +353,7 @@ class KubernetesDouble(PrivateServer):
     def _found(self, space: str, name: str) -> DoublePod:
         pod = self._pods.get((space, name))
         if pod is None:
-            raise _Refused(404, "NotFound", f'pods "{name}" not found')
+            raise DoubleRefusal(404, "NotFound", f'pods "{name}" not found')
         if pod.node not in self._silent:
             pod.look()
         return pod
@@ -322,42 +361,49 @@ class KubernetesDouble(PrivateServer):
     def _reached(self, space: str, name: str) -> DoublePod:
         """One whose kubelet answers."""
         pod = self._found(space, name)
+        if not pod.node:
+            raise DoubleRefusal(400, "BadRequest", f"pod {name} does not have a host assigned")
         if pod.node in self._silent:
-            raise _Refused(
-                500, "InternalError", "error dialing backend: dial tcp: connect: connection refused"
-            )
+            message = "error dialing backend: dial tcp: connect: connection refused"
+            raise DoubleRefusal(500, "InternalError", message)
         return pod
+
+    def _listed(self, space: str, query: Mapping[str, str]) -> dict[str, Any]:
+        """Pods that are chosen by their labels, page by page in the order of their names."""
+        wanted = [each.split("=") for each in query.get("labelSelector", "").split(",") if each]
+        with self._lock:
+            pods = sorted((name, pod.told) for (of, name), pod in self._pods.items() if of == space)
+        found = [
+            (name, told)
+            for name, told in pods
+            if all((told["metadata"].get("labels") or {}).get(k) == v for k, v in wanted)
+            and name > query.get("continue", "")
+        ]
+        most = int(query.get("limit") or 0) or len(found)
+        more = {"continue": found[most - 1][0]} if len(found) > most else {}
+        return {"kind": "PodList", "metadata": more, "items": [told for _, told in found[:most]]}
 
     # --- its routes ----------------------------------------------------------------------------------------
 
     def _answer(self, method: str, space: str, rest: list[str], query: Mapping[str, str], body: Any) -> Any:  # noqa: ANN401 - JSON, or the library's
         match method, rest:
             case "GET", ["pods"]:
-                wanted = [each.split("=") for each in query.get("labelSelector", "").split(",") if each]
-                with self._lock:
-                    pods = [p.told for (of, _), p in self._pods.items() if of == space]
-                    items = [
-                        each
-                        for each in pods
-                        if all((each["metadata"].get("labels") or {}).get(k) == v for k, v in wanted)
-                    ]
-                return {"kind": "PodList", "metadata": {}, "items": items}
+                return self._listed(space, query)
             case "POST", ["pods"]:
                 return self._create(space, body, is_dry="dryRun" in query)
             case "GET", ["pods", name]:
                 return self._found(space, name).told
             case "GET", ["pods", name, "log"]:
+                if not self._found(space, name).node:
+                    return ""
                 return (self._reached(space, name).directory / "log").read_text(errors="replace")
             case "PATCH", ["pods", name]:
-                about = self._found(space, name).told["metadata"]
-                about.setdefault("annotations", {}).update(body["metadata"].get("annotations", {}))
-                gone = body["metadata"].get("$deleteFromPrimitiveList/finalizers", ())
-                about["finalizers"] = [each for each in about.get("finalizers", ()) if each not in gone]
-                return self._found(space, name).told
+                return self._patch(space, name, body, is_strategic=query["kind"] == _STRATEGIC)
             case "DELETE", ["pods", name]:
                 grace = query.get("gracePeriodSeconds")
+                told = self._found(space, name).told
                 self._delete(space, name, None if grace is None else float(grace))
-                return {}
+                return told
             case "GET", ["resourcequotas"]:
                 limit = self.pod_limit
                 used = len([p for p in self._pods.values() if not p.is_over])
@@ -368,7 +414,7 @@ class KubernetesDouble(PrivateServer):
                 whose = query.get("fieldSelector", "").removeprefix("involvedObject.name=")
                 events = [each for each in self._events if each["involvedObject"]["name"] == whose]
                 return {"kind": "EventList", "metadata": {}, "items": events}
-        raise _Refused(404, "NotFound", "the server could not find the requested resource")
+        raise DoubleRefusal(404, "NotFound", "the server could not find the requested resource")
 
     def _app(self) -> Any:  # noqa: ANN401 - JSON, or the library's
         from starlette.applications import Starlette
@@ -388,15 +434,20 @@ class KubernetesDouble(PrivateServer):
             self.requests.append((request.method, request.path_params["rest"], query, body))
             try:
                 if request.headers.get("authorization") != f"Bearer {self._token}":
-                    raise _Refused(401, "Unauthorized", "Unauthorized")
+                    raise DoubleRefusal(401, "Unauthorized", "Unauthorized")
+                if request.method == "PATCH":
+                    query["kind"] = request.headers.get("content-type", "")
+                    if query["kind"] not in _PATCHES:
+                        message = f"the body of the request was in an unknown format: {query['kind']}"
+                        raise DoubleRefusal(415, "UnsupportedMediaType", message)
                 verb = {"POST": "create", "DELETE": "delete", "PATCH": "patch"}.get(request.method, "get")
                 if verb in self.forbidden:
-                    raise _Refused(
+                    raise DoubleRefusal(
                         403, "Forbidden", f'pods is forbidden: User "alice" cannot {verb} resource "pods"'
                     )
                 space = request.path_params["space"]
                 found = await asyncio.to_thread(self._answer, request.method, space, rest, query, body)
-            except _Refused as refused:
+            except DoubleRefusal as refused:
                 return refused.answer()
             if isinstance(found, str):
                 return PlainTextResponse(found)
@@ -416,9 +467,12 @@ class KubernetesDouble(PrivateServer):
     async def _exec(self, line: Any) -> None:  # noqa: ANN401 - JSON, or the library's
         try:
             if line.headers.get("authorization") != f"Bearer {self._token}":
-                raise _Refused(401, "Unauthorized", "Unauthorized")
+                raise DoubleRefusal(401, "Unauthorized", "Unauthorized")
             pod = self._reached(line.path_params["space"], line.path_params["name"])
-        except _Refused as refused:
+            if pod.is_over:
+                container = line.query_params["container"]
+                raise DoubleRefusal(500, "InternalError", f'container not found ("{container}")')
+        except DoubleRefusal as refused:
             await line.send_denial_response(refused.answer())
             return
         await line.accept("v4.channel.k8s.io")

@@ -1,20 +1,36 @@
-"""`DoublePod`: a pod of `KubernetesDouble`, whose first process is one of this machine."""
+"""`DoublePod`: a pod of `KubernetesDouble`, whose first process is one of this machine; and what is no pod.
+
+`check_pod` refuses what a real API server refuses, so that a manifest which only the double would take fails
+its tests, too. `tests/contract/test_kubernetes_server.py` holds both to the same answers.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.providers.kubernetes.manifests import amount_of
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
 
 #: Pods stay on a node that is unreachable for so long, unless they say otherwise.
 _TOLERATED_S: Final = 300.0
 UNREACHABLE: Final = "node.kubernetes.io/unreachable"
+_NAME: Final = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_LABEL: Final = re.compile(r"(?=.{0,63}$)(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
+_KEY: Final = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_AMOUNT: Final = re.compile(r"[+-]?[0-9.]+([eEinumkKMGTP]*[-+]?[0-9]*)")
+_POLICIES: Final = ("Always", "OnFailure", "Never")
+_EFFECTS: Final = (None, "NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
 class DoublePod:
@@ -130,6 +146,96 @@ class DoublePod:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.init, signal.SIGKILL)
             self.process.wait()
+
+
+class DoubleRefusal(Exception):  # noqa: N818 - an answer
+    """What a server says that does not do what it was asked."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        self.status, self.reason, self.message = status, reason, message
+        super().__init__(message)
+
+    def answer(self) -> Response:
+        """What is sent."""
+        from starlette.responses import JSONResponse
+
+        told = {"kind": "Status", "status": "Failure", "message": self.message, "reason": self.reason}
+        return JSONResponse(told | {"code": self.status}, self.status)
+
+
+def check_pod(told: Mapping[str, Any], space: str) -> None:
+    """Refuse what no server takes.
+
+    Raises:
+        DoubleRefusal: it is not a pod of that namespace.
+    """
+    about, spec = told.get("metadata") or {}, told.get("spec") or {}
+    name = str(about.get("name", ""))
+    if told.get("kind", "Pod") != "Pod" or told.get("apiVersion", "v1") != "v1":
+        message = f"{told.get('kind')} in version {told.get('apiVersion')!r} cannot be handled as a Pod"
+        raise DoubleRefusal(400, "BadRequest", message)
+    if about.get("namespace", space) != space:
+        message = "the namespace of the provided object does not match the namespace sent on the request"
+        raise DoubleRefusal(400, "BadRequest", message)
+    if wrong := [*_wrong_names(about), *_wrong_in(spec)]:
+        raise DoubleRefusal(422, "Invalid", f'Pod "{name}" is invalid: {", ".join(wrong)}')
+
+
+def _wrong_names(about: Mapping[str, Any]) -> Iterator[str]:
+    if not about.get("name"):
+        yield "metadata.name: Required value: name or generateName is required"
+    elif not _NAME.fullmatch(about["name"]):
+        yield f'metadata.name: Invalid value: "{about["name"]}"'
+    for what in ("labels", "annotations"):
+        for key, value in (about.get(what) or {}).items():
+            if not _KEY.fullmatch(key) or (what == "labels" and not _LABEL.fullmatch(value)):
+                yield f"metadata.{what}: Invalid value: {key}={value}"
+
+
+def _wrong_in(spec: Mapping[str, Any]) -> Iterator[str]:
+    if spec.get("restartPolicy", "Always") not in _POLICIES:
+        yield f'spec.restartPolicy: Unsupported value: "{spec["restartPolicy"]}"'
+    for key, value in (spec.get("nodeSelector") or {}).items():
+        if not _KEY.fullmatch(key) or not _LABEL.fullmatch(value):
+            yield f"spec.nodeSelector: Invalid value: {key}={value}"
+    for each in spec.get("tolerations") or ():
+        if each.get("effect") not in _EFFECTS:
+            yield f'spec.tolerations.effect: Unsupported value: "{each["effect"]}"'
+        if "tolerationSeconds" in each and each.get("effect") != "NoExecute":
+            yield "spec.tolerations.effect: Invalid value: effect must be 'NoExecute' when it has seconds"
+        if each.get("operator") == "Exists" and each.get("value"):
+            yield "spec.tolerations.operator: Invalid value: value must be empty when `operator` is 'Exists'"
+    volumes = [each["name"] for each in spec.get("volumes") or ()]
+    yield from (f'spec.volumes.name: Duplicate value: "{each}"' for each in _twice(volumes))
+    if not spec.get("containers"):
+        yield "spec.containers: Required value"
+    for container in spec.get("containers") or ():
+        if not str(container.get("image", "")).strip():
+            yield "spec.containers.image: Required value"
+        mounts = container.get("volumeMounts") or ()
+        for each in mounts:
+            if each["name"] not in volumes:
+                yield f'spec.containers.volumeMounts.name: Not found: "{each["name"]}"'
+        for place in _twice(each["mountPath"] for each in mounts):
+            yield f'spec.containers.volumeMounts.mountPath: Invalid value: "{place}": must be unique'
+        yield from _wrong_amounts(container.get("resources") or {})
+
+
+def _wrong_amounts(resources: Mapping[str, Any]) -> Iterator[str]:
+    requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
+    for key, written in (*requests.items(), *limits.items()):
+        if not _AMOUNT.fullmatch(str(written)):
+            raise DoubleRefusal(400, "BadRequest", "quantities must match the regular expression")
+        if "/" in key and amount_of(str(written)) % 1:
+            yield f'spec.containers.resources[{key}]: Invalid value: "{written}": must be an integer'
+    for key, written in requests.items():
+        amount, limit = amount_of(str(written)), amount_of(str(limits.get(key, written)))
+        if amount > limit or ("/" in key and (amount != limit or key not in limits)):
+            yield f'spec.containers.resources.requests: Invalid value: "{written}": must fit the {key} limit'
+
+
+def _twice(names: Iterator[str] | list[str]) -> list[str]:
+    return [each for each, count in Counter(names).items() if count > 1]
 
 
 def written_time(at: float) -> str:
