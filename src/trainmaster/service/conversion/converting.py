@@ -10,7 +10,7 @@ from typing import Final
 from trainmaster.dataclass import dataclass
 from trainmaster.service.conversion.compose import read_compose
 from trainmaster.service.conversion.description import ClusterDescription, MachineGroup
-from trainmaster.service.conversion.draft import Draft, ExperimentDraft
+from trainmaster.service.conversion.draft import Draft, ExperimentDraft, printable
 from trainmaster.service.conversion.dstack import read_dstack
 from trainmaster.service.conversion.job import Beside, ForeignJob
 from trainmaster.service.conversion.radl import read_radl
@@ -211,20 +211,20 @@ def _written(description: ClusterDescription, file: str) -> str:
             "# Roles that lie elsewhere; `ansible-galaxy role install -p roles -r FILE` brings them:",
         ]
         lines += [
-            f"#   - {{name: {json.dumps(name)}, src: {json.dumps(_printable(source))}}}"
+            f"#   - {{name: {json.dumps(name)}, src: {json.dumps(printable(source))}}}"
             for name, source in description.sources.items()
         ]
     if description.settings:
-        values = {key: _printable(value) for key, value in description.settings.items()}
+        values = {key: printable(value) for key, value in description.settings.items()}
         lines += [
             "",
             "# What machines boot, and their networks, are settings of the provider. In im.yaml:",
-            f"#   clouds: {json.dumps({_printable(description.cloud): values}, ensure_ascii=False)}",
+            f"#   clouds: {json.dumps({printable(description.cloud): values}, ensure_ascii=False)}",
         ]
     if description.dropped:
         lines += ["", "# Dropped, each with its line and the reason:"]
         lines += [
-            f"# {line}: {_printable(text)}  -> {reason}"
+            f"# {line}: {printable(text)}  -> {reason}"
             for line, text, reason in sorted(set(description.dropped))
         ]
     return "\n".join(lines) + "\n"
@@ -242,7 +242,3 @@ def _keep_one(machines: list[MachineGroup], description: ClusterDescription) -> 
 
 def _flow(machine: MachineGroup) -> str:
     return "{" + ", ".join(f"{key}: {value}" for key, value in machine.hardware.items()) + "}"
-
-
-def _printable(text: str) -> str:
-    return "".join(each if each.isprintable() else " " for each in text)

@@ -93,11 +93,12 @@ class Draft:
 def _parts(text: str) -> list[str]:
     safe = _HIDDEN.sub("***", without_secrets(text))
     return [
-        _printable(part.strip().rstrip("\\").rstrip()) for part in safe.splitlines() if part.strip(" \t\\")
+        printable(part.strip().rstrip("\\").rstrip()) for part in safe.splitlines() if part.strip(" \t\\")
     ]
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """A text with spaces in place of what is shown by no letter, such as an end of a line."""
     return "".join(each if each.isprintable() else " " for each in text)
 
 
@@ -112,7 +113,7 @@ def _comments(title: str, notes: list[tuple[int, str, str]]) -> list[str]:
 
 
 def _line(indent: str, key: str, value: object, remark: str) -> str:
-    said = f"  # {_printable(remark)}" if remark else ""
+    said = f"  # {printable(remark)}" if remark else ""
     if key in ("setup", "command") and isinstance(value, str) and value.strip():
         text = value.strip("\n")
         if (

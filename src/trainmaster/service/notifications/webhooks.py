@@ -214,7 +214,7 @@ class Webhooks(ServerLoop):
         database = self._service.database
         if len(database.read(webhook_rows.hooks_query(team))) >= MOST_HOOKS:
             raise UsageError(f"there are {MOST_HOOKS} already", "Remove one first.")
-        name, secret = f"hook-{secrets.token_hex(6)}", _new_secret()
+        name, secret = f"hook-{secrets.token_hex(6)}", new_secret()
         row = {
             "id": name,
             "team": team,
@@ -250,7 +250,7 @@ class Webhooks(ServerLoop):
         """A new ``secret``, shown this once; the one before signs, too, for a day."""
         caller.need("manage")
         row, now = self._row(caller, name), self._service.database.clock_s()
-        secret, (before, *_) = _new_secret(), self._secrets(row)
+        secret, (before, *_) = new_secret(), self._secrets(row)
         sealed = self._seal(name, [[secret, None], [before[0], now + ROTATION_S]])
         webhook_rows.change_hook(self._service.database, name, {"secrets": sealed})
         return {**_shown(row), "secret": secret}
@@ -369,7 +369,8 @@ class Webhooks(ServerLoop):
         return [(secret, until) for secret, until in opened]
 
 
-def _new_secret() -> str:
+def new_secret() -> str:
+    """As Standard Webhooks has them."""
     return "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hmac
 import json
 import logging
@@ -21,7 +20,7 @@ from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.driving.replicas import why_bound_of
 from trainmaster.service.driving.submissions import MAX_KEY, RunRequest, Submissions
-from trainmaster.service.notifications.webhooks import signature
+from trainmaster.service.notifications.webhooks import new_secret, signature
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.service.teams.team_volumes import volumes_url
 from trainmaster.service.users.caller import NO_TEAM, Caller, UnknownCallerError
@@ -389,11 +388,6 @@ class Workflows:
                 "who is in no team has no workflows", "Ask a manager of a team for an invite."
             )
         return self._caller.team or ""
-
-
-def new_secret() -> str:
-    """As Standard Webhooks has them."""
-    return "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
 
 
 def _checked(secret: str, headers: Mapping[str, str], body: bytes, now: float) -> str:
