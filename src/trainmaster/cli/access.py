@@ -44,6 +44,10 @@ def create(
         return
     typer.echo(found["token"])
     say("it is shown this once; send it as `Authorization: Bearer TOKEN`")
+    if maker := found.get("made_with"):  # older servers do not tell
+        say(
+            f"it ends when {maker} does, with which it was made, on {when(found['expires_at'])} at the latest"
+        )
 
 
 def amount_usd(at_most: str | None) -> float | None:
@@ -65,7 +69,8 @@ def revoke(name: Annotated[str, typer.Argument(help="Of the token.")]) -> None:
     paused = open_administration().revoke_token(name)
     say(f"{name} is revoked")
     if paused:
-        say(f"paused, as they were registered with it: {', '.join(paused)}; register again what is to go on")
+        say(f"paused, as they were registered with it: {', '.join(paused)}")
+        say("register again what is to go on, or: `trainmaster workflows resume NAME --take-over`")
 
 
 @token_app.command("list")
@@ -77,6 +82,8 @@ def listed(as_json: AsJson = False) -> None:
         of += f", {each['account']}" if each["account"] else ""
         of += f", at most {dollars(each['at_most_usd'])} in all" if each["at_most_usd"] else ""
         ended = ", revoked" if each["revoked_at"] else f", until {when(each['expires_at'])}"
+        if each.get("made_with") and not each["revoked_at"]:
+            ended += f", or until {each['made_with']} ends"
         if each.get("useless") and not each["revoked_at"]:
             ended += f"; allows nothing: {each['useless']}"
         return f"{each['name']}  {each['beginning']}...  {','.join(each['scopes'])}{of}{ended}"

@@ -184,6 +184,7 @@ def _show_runs(client: ClientProtocol, limit: int | None, where: str, *, with_ov
         for line in _overview_lines(client.overview()):
             show(line)
     labelled = any("labels" in r for r in runs)
+    has_owners = len({r.get("owner") for r in runs}) > 1
     named = list(dict.fromkeys(column for r in runs for column in r.get("values", ())))
     runs = _best_first(runs, named)
     rows = [
@@ -194,11 +195,12 @@ def _show_runs(client: ClientProtocol, limit: int | None, where: str, *, with_ov
             bill(r["cost_usd"]),
             duration(time.time() - r["created_at"]),
             *(_value_text(r.get("values", {}).get(column, "-")) for column in named),
+            *([r.get("owner", "-")] if has_owners else []),
             *([labels_text(r)] if labelled else []),
         ]
         for r in runs
     ]
-    heads = [column.partition(":")[2] for column in named] + ["labels"] * labelled
+    heads = [column.partition(":")[2] for column in named] + ["by"] * has_owners + ["labels"] * labelled
     show(table(["run", "state", "took", "cost", "age", *heads], rows))
     for r in runs:
         if advice := driver_advice(r):

@@ -226,6 +226,8 @@ def make_token(
     made = state.accounts.make_token(caller, name.strip(), scope or [], account=account or None)
     days = round((made["expires_at"] - made["created_at"]) / 86400)
     what = f"Programs send it as `Authorization: Bearer TOKEN`. It is kept nowhere, and good for {days} days."
+    if maker := made["made_with"]:
+        what += f" It ends when the token {maker} does, with which you are logged in."
     return page(request, "shown_once.html", title=f"Token {made['name']}", what=what, secret=made["token"])
 
 

@@ -90,7 +90,7 @@ def asked(
                 refusal = unknown
             raise refusal
         if route == QUOTES:
-            yield f"its page, for a week, also for others of your team: {connection.url}{names[0]}"
+            yield f"the page of this quote, for a week, and for your team: {connection.url}{names[0]}"
         yield read(found["answer"])
 
     return Listening(told(), interrupt)

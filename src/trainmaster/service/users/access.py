@@ -515,4 +515,5 @@ def _shown(row: RowMapping | dict[str, Any]) -> dict[str, Any]:
         "used_at": row.get("used_at"),
         "revoked_at": row.get("revoked_at"),
         "at_most_usd": row["at_most_usd"],
+        "made_with": row.get("made_with"),
     }

@@ -98,7 +98,7 @@ def test_what_is_told_comes_once_and_the_answer_last():
     whole = QUOTE.as_dict()
     connection, stream = quoted(state(["a"]), state(["a", "b"], PROGRESS), state(["a", "b"], None, whole))
     *told, page, answer = list(stream)
-    assert page == "its page, for a week, also for others of your team: http://s/quotes/quote-1"
+    assert page == "the page of this quote, for a week, and for your team: http://s/quotes/quote-1"
     told.append(answer)
     assert [told[0], told[1], told[2]] == ["note: left out: x", "a", "b"]
     assert (told[3].phase, told[3].steps) == (ProfilePhase.MEASURING, 3)

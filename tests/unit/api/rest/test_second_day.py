@@ -12,6 +12,7 @@ import os
 import re
 import tarfile
 from html import unescape
+from types import SimpleNamespace
 
 import pytest
 import sqlalchemy as sa
@@ -20,6 +21,7 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from served_home import RECIPE, Served
 
 from trainmaster.api.rest import runs
+from trainmaster.cli.status import _show_runs
 from trainmaster.db import tables as t
 from trainmaster.service.dry_run import dry_run
 from trainmaster.service.storage.removal import RunRemoval
@@ -279,6 +281,19 @@ def test_a_list_has_what_its_condition_names(tmp_path):
     assert values("metric:loss < 0.3") == {"job-better": {"metric:loss": 0.1}}
     assert values("state = DONE") == values("") == {RUN: None, "job-better": None}
     own.service.close()
+
+
+def test_a_list_of_runs_of_several_people_says_whose_each_is(capsys):
+    line = {"state": "DONE", "reason": "SUCCEEDED", "created_at": 0.0, "seconds": 1.0, "cost_usd": 0.0,
+            "driven": False, "driver": None}  # fmt: skip
+
+    def shown(*owners):
+        runs = [{**line, "run": f"job-{at}", "owner": owner} for at, owner in enumerate(owners)]
+        _show_runs(SimpleNamespace(listed=lambda *_, **__: {"runs": runs, "older": 0}), None, "state = DONE")
+        return [each.split() for each in capsys.readouterr().out.splitlines()]
+
+    assert [row[-1] for row in shown("ann", "ben")] == ["by", "ann", "ben"]
+    assert next(row[-1] for row in shown("ann", "ann")) == "age"
 
 
 def test_the_best_of_all_runs_that_a_condition_finds_come_first(tmp_path):

@@ -208,6 +208,19 @@ def test_tokens_service_accounts_and_sessions_are_made_and_ended(office):
     assert manager.ask("GET", "/team").status_code == 303
 
 
+def test_a_token_says_with_which_one_it_ends(office):
+    """Who made one to change his own lost both with the old one, without a word before."""
+    manager = Browser(office, "manager")
+    shown = manager.ask("POST", "/team/tokens", name="second", scope="read").text
+    assert "It ends when the token manager-all does, with which you are logged in." in shown
+    assert ", or with manager-all" in manager.text()
+    told = office.ask("manager", "POST", "/api/v1/tokens", json={"name": "third", "scopes": ["read"]})
+    assert told.json()["made_with"] == "manager-all"
+    (row,) = [each for each in office.ask("manager", "GET", "/api/v1/tokens").json()["tokens"]
+              if each["name"] == "third"]  # fmt: skip
+    assert row["made_with"] == "manager-all"
+
+
 def test_a_secret_is_kept_and_forgotten_and_not_shown(office):
     manager = Browser(office, "manager")
     manager.does("/team/secrets", name="KEY", value="s3cret-value")
