@@ -25,5 +25,7 @@ class HomeWorkflows(Workflows):
         submissions = Submissions(service, Access(service.database), environ, is_private=True)
         super().__init__(service, submissions, environ, caller("owner", None, ["read", "run"]))
 
-    def register(self, plan: str, *, starts_now: bool = False, keep_s: float = 0.0) -> dict[str, Any]:
+    def register(
+        self, plan: str, *, starts_now: bool = False, keep_s: float = 0.0, queue: bool = False
+    ) -> dict[str, Any]:
         raise needs_server("of a plan of this home")

@@ -273,13 +273,16 @@ class WorkflowsProtocol(Protocol):
     def show(self, name: str) -> dict[str, Any]:
         """One with its recipe and history."""
 
-    def register(self, plan: str, *, starts_now: bool = False, keep_s: float = 0.0) -> dict[str, Any]:
+    def register(
+        self, plan: str, *, starts_now: bool = False, keep_s: float = 0.0, queue: bool = False
+    ) -> dict[str, Any]:
         """Keep what was planned, of a recipe with ``on``; ``secret`` of its webhook is shown this once.
 
         Args:
             plan: id of a `RunPlan`; its price is agreed to for each run.
             starts_now: start a run at once, too.
             keep_s: how long rented machines stay warm for the next run, in seconds.
+            queue: each run waits where it does not fit in the month's budget.
 
         Raises:
             UsageError: nothing starts it, it would start itself, or this is no server.

@@ -136,7 +136,7 @@ def run(
     if found.on:
         from trainmaster.cli.workflows import register
 
-        register(client, plan.id, starts_now=now, keep_s=keep_s, as_json=as_json)
+        register(client, plan.id, starts_now=now, keep_s=keep_s, queue=queue, as_json=as_json)
         return
     if on_cluster:
         from trainmaster.service.on_cluster.credentials import sent_to_machine

@@ -102,11 +102,13 @@ def remove(name: _Name) -> None:
     say(f"{name} was deleted; its runs stay")
 
 
-def register(client: ClientProtocol, plan: str, *, starts_now: bool, keep_s: float, as_json: bool) -> None:
+def register(
+    client: ClientProtocol, plan: str, *, starts_now: bool, keep_s: float, queue: bool, as_json: bool
+) -> None:
     """Have the server in use keep what was planned, and say what starts it."""
     server = context()
     url = "" if server is None else server.url
-    found = client.workflows.register(plan, starts_now=starts_now, keep_s=keep_s)
+    found = client.workflows.register(plan, starts_now=starts_now, keep_s=keep_s, queue=queue)
     if as_json:
         print_json(found)
         return

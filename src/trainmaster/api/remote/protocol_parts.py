@@ -237,8 +237,10 @@ class RemoteWorkflows(_Part):
     def show(self, name: str) -> dict[str, Any]:
         return dict(self._to.get(f"/workflows/{quoted(name)}"))
 
-    def register(self, plan: str, *, starts_now: bool = False, keep_s: float = 0.0) -> dict[str, Any]:
-        body = {"plan": plan, "now": starts_now, "keep_s": keep_s}
+    def register(
+        self, plan: str, *, starts_now: bool = False, keep_s: float = 0.0, queue: bool = False
+    ) -> dict[str, Any]:
+        body = {"plan": plan, "now": starts_now, "keep_s": keep_s, "wait": queue}
         return dict(self._to.post("/workflows", body))
 
     def pause(self, name: str) -> dict[str, Any]:

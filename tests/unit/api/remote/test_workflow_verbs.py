@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 
 import pytest
 
@@ -82,6 +83,18 @@ def test_a_server_keeps_it_and_the_verbs_look_after_it(server, recipe):
     assert start["cause"] not in shown + call("workflows").stdout, "it is a key of ours"
     call("workflows", "rm", "nightly")
     assert "there is none" in call("workflows").stderr
+
+
+def test_each_run_of_a_workflow_waits_for_money_if_that_is_asked_for(server, recipe, tmp_path):
+    def waits():
+        with sqlite3.connect(tmp_path / "t.db") as connection:
+            ((request,),) = connection.execute("SELECT request FROM workflow").fetchall()
+        return json.loads(request)["wait"]
+
+    call("run", recipe, "--queue")
+    assert waits()
+    call("run", recipe)
+    assert not waits()
 
 
 def test_from_python(server, recipe, tmp_path):
