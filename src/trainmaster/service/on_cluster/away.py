@@ -331,6 +331,7 @@ class AwayRuns:
             return  # another process of this home was quicker
         is_over = row["state"] == State.DONE
         answers = {} if is_over else self._unheard_answers(run, store)
+        wish = None if is_over else store.wished()
         if is_over:  # while it is away: if we are killed here, the next look at it does it again
             self._give_back(run)
         words = "" if is_over else f"{back()}: its driver on {self.where(run)} is gone"
@@ -341,6 +342,8 @@ class AwayRuns:
         for experiment, said in answers.items():
             with suppress(UsageError):  # it was heard
                 run_facts.answer(self.home.database, run, experiment, said)
+        if wish is not None:  # its driver was lost before it heard or had done it; `resume` takes it back
+            self.home.database.want_stop(run, EndReason(wish))
         if run_transfer.come_back(self.home.database, run, row["away"], words) and is_over:
             self._give_back(run)  # another process may have brought their rows once more
             with suppress(TrainmasterError):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 pytest.importorskip("boto3", reason="boto3 is not installed")
 from away_scene import RUN, Scene, lost_when_it_drives
 
+from trainmaster.cli.drive import drive
+from trainmaster.service.driving.driving import Driving
 from trainmaster.service.driving.sessions import cancel_tasks
+from trainmaster.service.on_cluster.driver_store import LOST_S, DriverStore
 from trainmaster.spec.states import EndReason
 
 
@@ -23,6 +28,18 @@ def test_a_wish_reaches_the_machine(scene):
     assert scene.away().cancel(RUN)
     assert scene.drivers[-1]._store.wished() == EndReason.CANCELLED
     assert not scene.away(lost_s=-1).cancel(RUN)  # of a machine that is lost it is done here
+
+
+def test_a_wish_that_its_machine_was_lost_with_is_heard_by_who_goes_on(scene, monkeypatch):
+    scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
+    assert scene.away().cancel(RUN)
+    monkeypatch.setattr(DriverStore, "now", lambda _: time.time() + 2 * LOST_S)
+    for name, value in scene.environ.items():
+        monkeypatch.setenv(name, value)
+    wanted = []
+    monkeypatch.setattr(Driving, "run", lambda it: wanted.append(it.opened.database.stop_wanted(RUN)))
+    drive(RUN, lost=True)  # as whoever looks at it has it begun
+    assert wanted == [EndReason.CANCELLED]
 
 
 def test_which_tasks_are_to_end_reaches_the_machine(scene):
