@@ -273,7 +273,7 @@ class ClusterConnection:
         Args:
             now: Unix seconds.
             is_over: its experiments are over.
-            is_held: nothing runs there before a person approves it.
+            is_held: nothing runs there before a person approves it, or any more.
             drives: the run is driven on its first machine, or is to be; that one stays in any case.
         """
         loop = self.loop
@@ -287,10 +287,10 @@ class ClusterConnection:
             return
         if is_over and not drives:
             loop.end()
-        elif not is_over:
-            first = loop.formation and loop.formation.first
-            roles = [machine.role for machine in loop.record.rented if machine.id == first]
-            loop.scaling.needed = {(*roles, loop.record.plan.roles[0].role)[0]: int(drives)}
+            return
+        first = loop.formation and loop.formation.first
+        roles = [machine.role for machine in loop.record.rented if machine.id == first]
+        loop.scaling.needed = {(*roles, loop.record.plan.roles[0].role)[0]: int(drives)}
 
     # --- private -------------------------------------------------------------------------------------
 

@@ -258,8 +258,9 @@ class ClusterExecutor:
             is_held = {each.name for each in mine if each.state is not State.DONE} <= held
             # What is being made ready to drive stays like what drives: else it would be lost on the way.
             drives = is_own or self.next_driver in {machine.id for machine in connection.loop.record.rented}
-            connection.pause(now, is_over=over, is_held=is_held and (waits or not over), drives=drives)
-            stays = connection.loop.record.keepable_s or self.holds
+            stays = bool(connection.loop.record.keepable_s) or self.holds
+            is_held = is_held and (waits or not over or (drives and not stays))
+            connection.pause(now, is_over=over, is_held=is_held, drives=drives)
             is_known = connection in self._spread.surplus
             if not (over or stays) and self._spread.leave_surplus(connection, mine):
                 record = connection.loop.record

@@ -36,7 +36,7 @@ from trainmaster.control.loop.run_state import ExperimentState, RunState
 from trainmaster.executors.base import Capacity, GangStatus, MemberStatus, Phase
 from trainmaster.spec.errors import LeaseLostError, ProviderError
 from trainmaster.spec.facts import Approval
-from trainmaster.spec.states import State
+from trainmaster.spec.states import EndReason, State
 from trainmaster.testing.waits import until
 
 PRICED = Rental("m4.large", usd_per_hour=3.6, minimum_s=60.0)
@@ -366,6 +366,25 @@ def test_while_a_person_is_asked_machines_are_held_for_as_long_as_they_stay_warm
     asks.approval = Approval(True, "ada", 1070.0)
     bench.cluster_executor.look(run_state, None, 1071.0)
     assert bench.loop.scaling.needed is None
+
+
+@pytest.mark.parametrize("driver", ["here", "next"])
+@pytest.mark.parametrize("keep_s", [0.0, 60.0])
+def test_where_the_driver_is_only_its_machine_stays_when_all_there_is_over(
+    bench: Bench, driver: str, keep_s: float
+) -> None:
+    plan = ClusterPlan("train", ("train",), "lab", (RolePlan("worker", 2, (PRICED,)),))
+    machines = tuple(Machine(f"worker-{n}", "worker", "t", PRICED, f"i-{n}", started_at=1.0) for n in (0, 1))
+    bench.loop.record = replace(new_record("run", plan, "home", keep_s), machines=machines)
+    bench.cluster_executor.own_cluster = bench.loop.record.id if driver == "here" else ""
+    bench.cluster_executor.next_driver = "i-0" if driver == "next" else ""
+    over = ExperimentState("train", (), 1, 1, State.DONE, EndReason.SUCCEEDED)
+    later = ExperimentState("eval", ("train",), 1, 1, State.RUNNING)
+    run_state = RunState("run", {"train": over, "eval": later}, State.RUNNING)
+    bench.cluster_executor.look(run_state, None, 1000.0)
+    kept = "the next run takes them all"
+    assert bench.loop.scaling.needed == (None if keep_s else {"worker": 1}), kept if keep_s else ""
+    assert not bench.loop.ended
 
 
 def test_a_machine_that_is_rented_and_not_prepared_yet_is_not_taken_for_lost(bench):
