@@ -80,7 +80,6 @@ class EmbeddedClient:
         # These it answers as they are.
         self.find_model, self.brief = self._service.find_model, self._service.brief
         self.highlights, self.save_models = self._service.highlights, self._service.save_kept
-        self.cost = self._service.cost
         self.score, self.recommend = self._service.score, self._service.recommend
 
     def __reduce__(self) -> tuple[Callable[[Path], EmbeddedClient], tuple[Path]]:
@@ -123,6 +122,10 @@ class EmbeddedClient:
 
         self._look_at_runs_away()
         return overview(self._service, home_owner(), ALL_RUNS)
+
+    def cost(self, by: str = "month", since: str = "", where: str = "") -> dict[str, Any]:
+        self._look_at_runs_away()
+        return self._service.cost(by, since, where)
 
     def describe(self, run: str, labels: Mapping[str, str | None], note: str | None = None) -> dict[str, Any]:
         return self._service.describe(run, labels, note, self._environ)

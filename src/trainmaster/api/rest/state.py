@@ -33,6 +33,7 @@ from trainmaster.db.registry_rows import AliasMovedError, ModelInUseError
 from trainmaster.db.workflow_starts import StartTakenError
 from trainmaster.objects.errors import FullStoreError
 from trainmaster.service.apps.app_hosts import AppHosts
+from trainmaster.service.driving.drivers import AwayLooks, Drivers
 from trainmaster.service.driving.submissions import KeyUsedError, Submissions
 from trainmaster.service.notifications.webhooks import Webhooks
 from trainmaster.service.places.answers import PlaceAnswers
@@ -83,7 +84,6 @@ if TYPE_CHECKING:
     from trainmaster.api.proxy.services import ServiceProxy
     from trainmaster.api.rest.hubs import Hubs
     from trainmaster.service import Service
-    from trainmaster.service.driving.drivers import Drivers
     from trainmaster.service.uploads.upload_finishing import UploadFinishing
 
 #: Header of a request: for which of the caller's teams it is.
@@ -221,6 +221,11 @@ class ServerState:
     def assistants(self) -> Assistants:
         """The tools of assistants at this server."""
         return Assistants(self.own)
+
+    @cached_property
+    def away(self) -> AwayLooks:
+        """Brings on what machines of their own drive."""
+        return AwayLooks(self.service, self.environ)
 
     @cached_property
     def app_hosts(self) -> AppHosts:

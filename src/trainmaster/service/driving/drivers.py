@@ -1,23 +1,34 @@
-"""`Drivers`: sees to it that processes are there that drive what was sent to a server. They outlive it."""
+"""`Drivers`: sees to it that processes are there that drive what was sent to a server. They outlive it.
+
+`AwayLooks`: brings on the runs of its home that machines of their own drive.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from trainmaster.dataclass import dataclass, field
+from trainmaster.db import run_transfer
 from trainmaster.db.held_runs import count_open, undriven
 from trainmaster.executors.supervisor.processes import give_back
 from trainmaster.service.background import begun_apart
+from trainmaster.service.driving.background import go_on_here
 from trainmaster.service.driving.driver import DRIVERS, end_other_versions, is_taken
 from trainmaster.service.driving.wake_pipes import wake_all
+from trainmaster.service.on_cluster.away import AwayRuns
+from trainmaster.service.on_cluster.driver_store import BEAT_S
 from trainmaster.service.server_loops import ServerLoop
 from trainmaster.service.service import Service
 from trainmaster.service.teams.admission import admit_waiting
 from trainmaster.service.teams.team_logins import TeamLogins
+from trainmaster.spec.errors import TrainmasterError
 
 #: Undriven runs are looked for so often, in seconds.
 LOOK_S: Final = 2.0
@@ -25,6 +36,8 @@ LOOK_S: Final = 2.0
 _AGAIN_S: Final = 10.0
 #: There is a driver more for so many runs, until there is one for each core.
 RUNS_EACH: Final = 50
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -91,3 +104,23 @@ class Drivers(ServerLoop):
         self._started_at[number] = time.monotonic()
         self._processes[number] = begun_apart("_driver", str(number), environ=self.environ, log=log)
         give_back(self._processes[number].pid)
+
+
+class AwayLooks(ServerLoop):
+    """Brings on the runs of a home that are away while a server shows it; goes on with one that is lost.
+
+    Args:
+        service: of the home.
+        environ: of the server: credentials.
+    """
+
+    def __init__(self, service: Service, environ: Mapping[str, str]) -> None:
+        super().__init__("runs away", BEAT_S, is_awaited=False)
+        self._service = service
+        self.away = AwayRuns(service, environ, go_on=partial(go_on_here, service, environ, log.warning))
+
+    def turn(self) -> None:
+        """Look at each of them; what cannot be read stays as it was."""
+        for run in run_transfer.runs_away(self._service.database, self._service.home.identity()):
+            with suppress(TrainmasterError):
+                self.away.look(run)

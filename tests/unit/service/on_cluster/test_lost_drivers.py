@@ -22,6 +22,7 @@ from trainmaster.service.on_cluster.away import AwayRuns
 from trainmaster.service.on_cluster.driver_store import LOST_S, DriverStore
 from trainmaster.spec.errors import LeaseLostError, UsageError
 from trainmaster.spec.states import EndReason, State
+from trainmaster.testing.waits import until
 
 
 @pytest.fixture
@@ -58,6 +59,46 @@ def test_who_looks_at_a_run_whose_machine_is_lost_has_it_go_on_once(scene):
     assert scene.home.brief(RUN)["driven"]  # nobody who follows it takes it for left meanwhile
     away.look(RUN)
     assert not scene.home.brief(RUN)["driven"]  # it could not go on: people are told
+
+
+def test_a_server_of_its_home_shows_it_and_goes_on_when_its_machine_is_lost(scene, monkeypatch):
+    pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+    from starlette.testclient import TestClient
+
+    from trainmaster.api.rest.app import make_app, make_state
+
+    monkeypatch.setattr("trainmaster.service.driving.drivers.BEAT_S", 0.05)
+    scene.hand_over(scene.begins)
+    database, lease, publication = scene.drives(scene.drivers[-1])
+    publication.begin()
+    state, left = make_state(scene.home, scene.environ), []
+    state.away.away.go_on = left.append
+    bearer = {"Authorization": f"Bearer {state.access.create_token('me', ['read'])['token']}"}
+    with TestClient(make_app(state)) as browser:
+
+        def shown():
+            return browser.get(f"/api/v1/runs/{RUN}", headers=bearer).json()
+
+        database.commit(lease, [RunChange(State.WAITING, State.RUNNING)], time.time())
+        publication.publish()
+        until(lambda: shown()["state"] == State.RUNNING, "what its machine has said")
+        assert shown()["driver"]["state"] == "working"
+        monkeypatch.setattr(DriverStore, "now", lambda _: time.time() + 2 * LOST_S)
+        until(lambda: left == [RUN], "it goes on")
+
+
+def test_what_runs_have_cost_is_what_their_machines_have_said(scene, monkeypatch):
+    for name, value in scene.environ.items():
+        monkeypatch.setenv(name, value)
+    scene.hand_over(scene.begins)
+    database, lease, publication = scene.drives(scene.drivers[-1])
+    publication.begin()
+    client = EmbeddedClient()
+    assert client.cost("run")["total"]["usd"] == 0
+    database.put_cost(lease, 3.5, time.time())
+    publication.publish()
+    assert client.cost("run")["total"]["usd"] == 3.5
+    client.close()
 
 
 def test_a_run_of_another_home_is_not_taken_over(scene, monkeypatch):
