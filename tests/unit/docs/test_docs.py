@@ -147,6 +147,11 @@ def test_commands_have_the_verbs_and_options_of_the_command_line(block):
             _parse(command[1])
 
 
+def test_blocks_of_commands_say_that_they_are():
+    """Else nobody looks at their verbs and options."""
+    assert [block.where for block in blocks("") if re.match(r"\$ ", block.text)] == []
+
+
 def _parse(line):
     words = shlex.split(line, comments=True)
     end = next((at for at, word in enumerate(words) if word in ("&&", "|", "<", ">", "&")), None)
