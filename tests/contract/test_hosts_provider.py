@@ -184,8 +184,9 @@ def test_it_says_how_many_hosts_are_free(tmp_path: Path) -> None:
     bench.neighbour().acquire("one", bench.request(count=3))
     ours = bench.provider()
     assert ours.free_nodes([bench.request(count=4, least=1)]) == [1]
-    with pytest.raises(NoCapacityError, match="2 hosts are needed, 1 is free"):
+    with pytest.raises(NoCapacityError, match="2 hosts are needed, 1 is free") as told:
         ours.free_nodes([bench.request(count=2)])
+    assert told.value.lacking == 1
 
 
 def test_a_claim_that_is_not_renewed_runs_out(tmp_path: Path) -> None:

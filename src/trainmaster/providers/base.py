@@ -272,10 +272,11 @@ class NoCapacityError(ProviderError):
 
     Attributes:
         zones: where it was asked for in vain.
+        lacking: how many are needed beside those that are free; 0 where it is not known.
     """
 
-    def __init__(self, message: str, hint: str = "", zones: Sequence[str] = ()) -> None:
-        self.zones = tuple(zones)
+    def __init__(self, message: str, hint: str = "", zones: Sequence[str] = (), *, lacking: int = 0) -> None:
+        self.zones, self.lacking = tuple(zones), lacking
         super().__init__(message, hint)
 
 

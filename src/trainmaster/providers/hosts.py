@@ -167,7 +167,11 @@ class HostsProvider:
                     found.append(one)
             if len(found) < request.needed:
                 words = f"{_needed(request.needed, len(found))} free"
-                raise NoCapacityError(f"{words}: {'; '.join(reasons)}", "Wait until others have ended.")
+                raise NoCapacityError(
+                    f"{words}: {'; '.join(reasons)}",
+                    "Wait until others have ended.",
+                    lacking=request.needed - len(found),
+                )
             free = [one for one in free if one not in found[: request.count]]
             counts.append(min(len(found), request.count))
         return counts

@@ -89,15 +89,16 @@ def held_hosts(
                     provider.queue_wait_s(requests)
                 except NoCapacityError as error:
                     words = first_line(error)
-                    return QuotedQueue(time_s=_until(service, words, requests), holders=words)
+                    lacking = error.lacking or sum(each.needed for each in requests)
+                    return QuotedQueue(time_s=_until(service, words, lacking), holders=words)
     except TrainmasterError:  # what a run cannot have is told where it is planned
         return None
     return None
 
 
-def _until(service: OpenHome, words: str, requests: Sequence[NodeRequest]) -> Interval | None:
-    """When so many hosts are free, by the quotes of the runs of this home that hold them; None: not known."""
-    database, needed = service.database, sum(each.needed for each in requests)
+def _until(service: OpenHome, words: str, lacking: int) -> Interval | None:
+    """When so many more hosts are free, by the quotes of this home's runs that hold them; None: not known."""
+    database = service.database
     now, ends = database.clock_s(), list[tuple[Interval, int]]()
     living = database.living_clusters(None, service.home.identity(), moves=True)
     for row in living:
@@ -113,7 +114,7 @@ def _until(service: OpenHome, words: str, requests: Sequence[NodeRequest]) -> In
             left = (max(each - took_s, 0.0) for each in (time_s.p5, time_s.p50, time_s.p95))
             ends.append((Interval(*left), len(record.machines)))
     for left_s, machines in sorted(ends, key=lambda each: each[0].p50):
-        needed -= machines
-        if needed <= 0:
+        lacking -= machines
+        if lacking <= 0:
             return left_s
     return None

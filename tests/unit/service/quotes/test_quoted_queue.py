@@ -59,9 +59,11 @@ def test_free_hosts_and_hosts_that_do_not_answer_are_no_wait(monkeypatch):
     assert waits(monkeypatch, ProviderError("a: it does not answer")) is None
 
 
-@pytest.mark.parametrize(("needed", "p50"), [(1, 70.0), (2, 270.0)])
-def test_held_hosts_are_waited_for_until_enough_of_their_runs_have_ended(monkeypatch, needed, p50):
-    queue = waits(monkeypatch, NoCapacityError(HELD), needed=needed)
+@pytest.mark.parametrize(
+    ("needed", "lacking", "p50"), [(1, 0, 70.0), (2, 0, 270.0), (2, 1, 70.0), (3, 2, 270.0)]
+)
+def test_held_hosts_are_waited_for_until_enough_of_their_runs_have_ended(monkeypatch, needed, lacking, p50):
+    queue = waits(monkeypatch, NoCapacityError(HELD, lacking=lacking), needed=needed)
     assert (queue.time_s.p5, queue.time_s.p50, queue.time_s.p95) == (p50 - 10, p50, p50 + 10)
     assert queue.words.startswith("for hosts that others hold, ")
     assert "first-1" in queue.words
