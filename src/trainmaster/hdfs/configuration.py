@@ -23,7 +23,8 @@ _STALE_MS: Final = 10_000
 _HEARTBEAT_S: Final = 3
 _RECHECK_MS: Final = 15_000
 _NAMENODE_RESERVED_BYTES: Final = 100 << 20
-_LOG: Final = """log4j.rootLogger=WARN,console
+#: Of log4j: what is warned of goes to standard error.
+LOGGING: Final = """log4j.rootLogger=WARN,console
 log4j.appender.console=org.apache.log4j.ConsoleAppender
 log4j.appender.console.target=System.err
 log4j.appender.console.layout=org.apache.log4j.PatternLayout
@@ -89,7 +90,7 @@ class Daemon:
             # With two nodes there is no third to take the place of a copy that is lost while it is written.
             "dfs.client.block.write.replace-datanode-on-failure.policy": "NEVER",
         }
-        return {"core-site.xml": as_xml(core), "hdfs-site.xml": as_xml(hdfs), "log4j.properties": _LOG}
+        return {"core-site.xml": as_xml(core), "hdfs-site.xml": as_xml(hdfs), "log4j.properties": LOGGING}
 
 
 def data_directory(place: Path) -> Path:

@@ -18,6 +18,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from trainmaster.hdfs.configuration import CLASSES, DATANODE, LOGGING, NAMENODE, as_xml
 from trainmaster.testing.private_server import PrivateServer, free_ports, spawn, wait_until
 
 #: Of several Javas on a machine that others use, too.
@@ -141,7 +142,7 @@ class PrivateHdfs(PrivateServer):
         for name in ("hdfs", "datanode", "static", "secondary"):
             (web / "webapps" / name / "WEB-INF").mkdir(parents=True)
             (web / "webapps" / name / "WEB-INF/web.xml").write_text("<web-app/>")
-        self._start("namenode", "127.0.0.1", "namenode.NameNode", "-format", "-force", "-nonInteractive")
+        self._start("namenode", "127.0.0.1", CLASSES[NAMENODE], "-format", "-force", "-nonInteractive")
         if self._processes.pop("namenode").wait(_START_TIMEOUT_S) != 0:
             raise NoHdfsError(self._log("namenode"))
 
@@ -151,14 +152,14 @@ class PrivateHdfs(PrivateServer):
         Raises:
             NoHdfsError: they do not.
         """
-        self._start("namenode", "127.0.0.1", "namenode.NameNode")
+        self._start("namenode", "127.0.0.1", CLASSES[NAMENODE])
         for number in range(self._count):
             self.start_datanode(number)
         self._wait()
 
     def start_datanode(self, number: int) -> None:
         """Starts a datanode."""
-        self._start(f"datanode{number}", f"127.0.0.{2 + number}", "datanode.DataNode")
+        self._start(f"datanode{number}", f"127.0.0.{2 + number}", CLASSES[DATANODE])
 
     def kill_datanode(self, number: int) -> None:
         """``kill -9``: the namenode goes on sending clients to it for a while."""
@@ -183,7 +184,7 @@ class PrivateHdfs(PrivateServer):
         classes = ":".join([str(place / "conf"), str(self._directory / "web"), f"{self.jars}/*"])
         opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
         words = ["java", *_JVM, f"-Djava.io.tmpdir={place}/scratch", *opened, "-cp", classes]
-        words += [f"org.apache.hadoop.hdfs.server.{main}", *arguments]
+        words += [main, *arguments]
         environ = {**os.environ, "HADOOP_USER_NAME": "tester"}
         self._processes[name] = spawn(words, place / "log", environ, place)
 
@@ -207,18 +208,9 @@ class PrivateHdfs(PrivateServer):
             "dfs.heartbeat.interval": 1,
             "dfs.namenode.heartbeat.recheck-interval": 5000,
         }
-        for name, values in (("core-site", core), ("hdfs-site", hdfs)):
-            rows = "".join(
-                f"<property><name>{key}</name><value>{value}</value></property>"
-                for key, value in values.items()
-            )
-            (place / f"conf/{name}.xml").write_text(f"<configuration>{rows}</configuration>")
-        (place / "conf/log4j.properties").write_text(
-            "log4j.rootLogger=WARN,console\n"
-            "log4j.appender.console=org.apache.log4j.ConsoleAppender\n"
-            "log4j.appender.console.target=System.err\n"
-            "log4j.appender.console.layout=org.apache.log4j.PatternLayout\n"
-        )
+        (place / "conf/core-site.xml").write_text(as_xml(core))
+        (place / "conf/hdfs-site.xml").write_text(as_xml(hdfs))
+        (place / "conf/log4j.properties").write_text(LOGGING)
 
     def _wait(self) -> None:
         """Until every datanode is known: a file can be written and read."""
