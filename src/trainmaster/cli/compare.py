@@ -60,17 +60,17 @@ def compared_lines(found: Mapping[str, Any], chosen: Sequence[str]) -> list[str]
     metrics = list(chosen) or list(goals)[:_SHOWN_METRICS]
     best = [each["best"].get(metrics[0]) if metrics else None for each in found["runs"]]
     names = varied([task for each in found["runs"] for task in each["tasks"]])
-    rows = []
+    rows, by = [], ["by"] * (len({each.get("owner") for each in found["runs"]}) > 1)
     for each, its in zip(found["runs"], best, strict=True):
         cells = [number(each["best"][key]["value"]) if key in each["best"] else "-" for key in metrics]
         if names and metrics:
             cells.append(f"{its['experiment']}/{its['task']}" if its else "-")
             cells += [number(its["parameters"].get(name, "-")) if its else "-" for name in names]
-        took = duration(worked_s(each)), bill(each["cost_usd"])
+        took = duration(worked_s(each)), bill(each["cost_usd"]), *([each.get("owner", "-")] if by else [])
         rows.append([each["run"], each["reason"] or each["state"], *took, *cells])
     heads = [f"{goals[key]} {key}" if key in goals else key for key in metrics]
     of_best = [f"task of {heads[0]}", *names] if names and heads else []
-    lines = [table(["run", "state", "took", "cost", *heads, *of_best], rows)]
+    lines = [table(["run", "state", "took", "cost", *by, *heads, *of_best], rows)]
     if not chosen and (more := len(goals) - len(metrics)) > 0:
         lines.append(f"{more} more metrics: `--metric NAME` shows one, --json all")
     for diff in found["diffs"]:

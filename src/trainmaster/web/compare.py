@@ -36,6 +36,7 @@ def comparison(
         request,
         "compare.html",
         compared=compared,
+        has_owners=len({each.get("owner") for each in compared["runs"]}) > 1,
         metrics=metrics,
         chosen=chosen,
         names=names,

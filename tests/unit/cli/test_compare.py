@@ -46,6 +46,13 @@ def test_runs_stand_in_a_table_and_what_differs_below_it():
     ]
 
 
+def test_runs_of_several_people_say_whose_they_are():
+    runs = [{**_run(f"a-{at}", 0.25, 0.1), "owner": owner} for at, owner in enumerate(("ann", "ben"))]
+    (table, *_) = compared_lines({"metrics": {"loss": "min"}, "runs": runs, "diffs": []}, ["loss"])
+    assert [line.partition("$0.00")[2].split()[:1] for line in table.splitlines()[1:]] == [["ann"], ["ben"]]
+    assert table.splitlines()[0].split()[3:6] == ["cost", "by", "min"]
+
+
 def test_of_one_grid_the_best_task_is_told_and_by_which_metric():
     run = _run("a-1", 0.25, 0.1)
     run["tasks"][1] = {**run["tasks"][1], "parameters": {"lr": 0.9, "seed": 1}}

@@ -69,9 +69,10 @@ def opened(state: ServerState, caller: Caller, body: NewApp) -> tuple[dict[str, 
         state.submissions.need_entry(caller, body.runs[0])
         found = apps.port(body.runs[0], body.member, body.port)
         return found, found["created_at"] == found["used_at"]
+    if body.kind == NOTEBOOK:  # first: else one is told to install what would not help
+        state.submissions.need_machine(caller)
     need_part(body.kind)
     if body.kind == NOTEBOOK:
-        state.submissions.need_machine(caller)
         found = apps.notebook(body.runs[0] if body.runs else None)
     else:
         found = apps.tensorboard(body.runs)

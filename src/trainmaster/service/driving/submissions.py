@@ -345,7 +345,8 @@ class Submissions:
         if not self.may_use_machine(caller):
             raise ForbiddenError(
                 "a notebook on the server's machine could do all that the server may",
-                "Open it on your own machine: `trainmaster --local notebook`.",
+                "Open it on a rented machine: `trainmaster notebook RUN --provider PROVIDER`. Without a run, "
+                "on your own: `trainmaster --local notebook`.",
             )
 
     # --- parts --------------------------------------------------------------------------------------

@@ -140,6 +140,7 @@ def _run(found: TeamRuns, run: str) -> dict[str, Any]:
             best[key] = {"value": curve["best"], **{name: task[name] for name in _PLACE}}
     return {
         **{key: status[key] for key in _STATUS if key in status},
+        **({"owner": owner} if (owner := found.brief(run).get("owner")) else {}),
         "goals": goals,
         "best": best,
         "tasks": list(tasks.values()),

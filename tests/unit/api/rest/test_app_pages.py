@@ -9,6 +9,7 @@ import pytest
 
 from trainmaster.db import apps
 from trainmaster.db.leases import this_process
+from trainmaster.spec.errors import UsageError
 from trainmaster.spec.states import State
 
 
@@ -100,11 +101,15 @@ def test_an_app_that_was_told_to_end_is_open_no_more(served):
 def test_a_notebook_on_the_machine_of_a_shared_server_is_for_its_admin(served, monkeypatch):
     from trainmaster.api.rest import apps
 
-    monkeypatch.setattr(apps, "need_part", lambda _: None)
+    def need_part(_):
+        raise UsageError("JupyterLab is not installed", "Install it.")
+
+    monkeypatch.setattr(apps, "need_part", need_part)
     body = {"kind": "notebook", "runs": ["job-red"]}
     refused = served.ask("red-user", "POST", "/api/v1/apps", json=body)
     assert refused.status_code == 403
-    assert "--local notebook" in refused.json()["hint"]
+    assert "--local notebook" in refused.json()["hint"], "what to install would not help"
+    monkeypatch.setattr(apps, "need_part", lambda _: None)
     opened = served.ask("admin", "POST", "/api/v1/apps", json=body)
     assert (opened.status_code, opened.json()["kind"]) == (201, "notebook")
     assert opened.json()["directory"].endswith("job-red")

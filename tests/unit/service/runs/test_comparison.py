@@ -40,6 +40,7 @@ def runs(tmp_path):
     return SimpleNamespace(
         code=code,
         row=rows.__getitem__,
+        brief=lambda run: {"owner": "ann"} if run == "a" else {},
         status=lambda run: {"run": run, **status},
         metrics=lambda *_, **__: [],
         details=lambda _: SimpleNamespace(inputs=dict),
@@ -66,6 +67,10 @@ def test_what_differs_is_told_once(runs, other, recipe, code):
     lines = [line for line in diff["lines"] if line[0] in "+-" and line[:3] not in ("+++", "---")]
     assert lines == recipe
     assert (diff["code"] and [each["path"] for each in diff["code"]]) == code
+
+
+def test_whose_a_run_is_is_told_where_that_is_known(runs):
+    assert [each.get("owner") for each in compare(runs, ["a", "b"])["runs"]] == ["ann", None]
 
 
 def test_what_a_recipe_looks_at_comes_first_as_it_is_best_there(runs):
