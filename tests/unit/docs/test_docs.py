@@ -8,6 +8,7 @@ import runpy
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent, indent
 from typing import NamedTuple
 
 import click
@@ -150,6 +151,39 @@ def test_commands_have_the_verbs_and_options_of_the_command_line(block):
 def test_blocks_of_commands_say_that_they_are():
     """Else nobody looks at their verbs and options."""
     assert [block.where for block in blocks("") if re.match(r"\$ ", block.text)] == []
+
+
+def _names(noun: type) -> set[str]:
+    return {key.name for _, key in keys_of(noun)} | {name for name, _ in getattr(noun, "hoisted", ())}
+
+
+def _whole(part: str, keys: set[str]) -> str:
+    """A recipe with a part of one, of an experiment or of its `serve`; empty if it is none of these."""
+    run = "experiments:\n  main:\n"
+    command = "    command: python train.py\n"
+    if keys <= _names(Recipe):
+        return f"{part}\n{run}{command}"
+    if keys <= _names(Experiment):
+        needed = {"parameters": "{lr: 1-2}", "samples": "8"} if "search" in keys else {}
+        lacks = "".join(f"    {key}: {value}\n" for key, value in needed.items() if key not in keys)
+        return run + indent(part, "    ") + lacks + (command if "serve" not in keys else "")
+    if keys <= _names(Serve):
+        return f"{run}    serve:\n{indent(part, '      ')}      command: python serve.py\n"
+    return ""
+
+
+@pytest.mark.parametrize("block", blocks("yaml"), ids=lambda block: block.where)
+def test_parts_of_recipes_are_read_without_mistakes(block, tmp_path):
+    found = YAML(typ="safe").load(dedent(block.text))
+    if (
+        block.page.parent.name == "extend"
+        or not isinstance(found, dict)
+        or {"experiments", "command"} & set(found)
+    ):
+        return  # plug-ins that are not installed; or read as it is
+    if text := _whole(dedent(block.text), set(found)):
+        (tmp_path / "recipe.yaml").write_text(text)
+        assert read_recipe(tmp_path / "recipe.yaml").experiments
 
 
 def _parse(line):
