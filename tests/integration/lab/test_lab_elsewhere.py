@@ -10,6 +10,7 @@ import hashlib
 import itertools
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -30,6 +31,7 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from command_server import TRAINMASTER
 from private_engines import IMAGE, NoEngineError, PrivateEngine
 from renter import DEADLINE_S, Renter, Renting
+from running_server import RunningServer
 from server_of_lab import LabServer
 
 from trainmaster.testing.waits import until
@@ -85,12 +87,14 @@ OF_PODMAN = "Resource limits are not supported and ignored on cgroups V1 rootles
 STEPS = {"1": "1.0", "2": "0.5", "3": "0.33"}
 #: Who is asked, of a run that is driven: at home; on its cluster; at home again, as its machine was lost;
 #: by another server than the one that is asked, mostly for a team; by this one, which has taken it over.
+#: Of some that its cluster drives the server of its home is asked, which nobody else helps to know of it.
 PLACES = ("home", "cluster", "back", "other server", "taken over")
 #: With all tests, `test_lab_on_cluster.py` has a run that its cluster drives, `test_lab_two_servers.py` one
 #: that another server takes over.
 ALL = (
     *itertools.product(PLACES, PARTS),
     *((place, "volume secret gate") for place in ("cluster", "taken over")),
+    *(("its server", parts) for parts in ("single", "volume secret gate")),
 )
 
 
@@ -292,7 +296,7 @@ class Places:
 
     def begin(self, place: str, recipe: Path, parts: str) -> Door:
         tasks = 2 if "sweep" in parts else 1
-        if place in ("home", "cluster", "back"):
+        if place in ("home", "cluster", "back", "its server"):
             return self._at_home(place, recipe, tasks)
         return self._on_servers(place, recipe, tasks, parts)
 
@@ -314,6 +318,12 @@ class Places:
             renting.until_said("it goes on, driven from here in the background")
             renting.until(lambda: "NODE_LOST" in self.renter.attempts(door.run), "it is known to be lost")
             renting.until(lambda: door.is_working_again(driver), "its second attempt")
+        elif place == "its server":
+            token = json.loads(self.renter.call("token", "create", secrets.token_hex(4), "--json").stdout)
+            server = RunningServer(self.renter.start)
+            server.start()
+            door.env |= {"TRAINMASTER_URL": server.url, "TRAINMASTER_TOKEN": token["token"]}
+            renting.kill()
         return door
 
     def _on_servers(self, place: str, recipe: Path, tasks: int, parts: str) -> Door:
@@ -401,7 +411,7 @@ def test_a_run_is_the_same_wherever_it_is_driven(
     assert door.when_it_is_over() == over
     if promised is not None:
         assert door.promised() == promised, "it is never changed, and told as it was"
-    assert lab.alive() == before
+    until(lambda: lab.alive() == before, "its machines are gone")
 
 
 @pytest.mark.crossings  # what is rented for a run that its cluster drives is listed in the table, too

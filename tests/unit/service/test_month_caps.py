@@ -170,6 +170,18 @@ def test_a_run_that_its_own_machine_drives_has_its_whole_cap_set_aside(home, mon
     assert begin(home, 2.0, text, moves=True)[1] == 10.0
 
 
+def test_that_a_machine_drives_is_told_where_it_costs_more_than_its_work(home, monkeypatch):
+    monkeypatch.setattr(RunReplicas, "prepare", lambda *_, **__: {})
+    text = "experiments: {main: {command: 'true'}, eval: {command: 'true'}}\n"
+    recipe = Recipe.from_text(text, directory=home.directory.parent)
+    plans = (ONE_MACHINE, replace(ONE_MACHINE, name="eval", experiments=("eval",)))
+    for count, told in ((1, []), (2, ["paid for until its end, also while all is on others"])):
+        monkeypatch.setattr(Offer, "plans", plans[:count])
+        session = home._service.start(recipe, home.directory / "r.yaml", {}, Offer(0.5), moves=True)
+        found = [each.partition(" is ")[2] for each in session.notes if "that drives" in each]
+        assert found == told
+
+
 def test_a_short_run_has_set_aside_what_its_machines_need_from_start_to_end(home, monkeypatch):
     """With less, it would end at once: they could not be given back in order."""
     monkeypatch.setattr(Offer, "plans", (ONE_MACHINE,))

@@ -78,6 +78,8 @@ def accept(
         check_sinks(opened, recipe, environ)
     if moves and (asking := [each.name for each in recipe.experiments.values() if each.approval]):
         notes.append(f"the machine that drives it is paid for while {', '.join(asking)} waits for approval")
+    if moves and offer is not None and len(offer.plans) > 1:
+        notes.append("the machine that drives it is paid for until its end, also while all is on others")
     now = opened.database.clock_s()
     owner = claim_name(opened.home, opened.database, recipe.name, now)
     run, home_id = owner.run, owner.home
