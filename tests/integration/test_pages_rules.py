@@ -32,7 +32,7 @@ PATHS = (
     ("/", "/runs", "/models", "/notifications", "/team")
     + ("/registry", "/workflows", "/services", "/examples", "/volumes", "/storage", "/clusters", "/offers")
     * IS_ALL
-    + ("/recommend", "/apps", "/cost", "/audit", "/new", f"/runs/{LONG}", "/nothing-here") * IS_ALL
+    + ("/recommend", "/quotes", "/apps", "/cost", "/audit", "/new", f"/runs/{LONG}", "/nothing-here") * IS_ALL
 )
 PAGES = Path(__file__).parents[2] / "src" / "trainmaster" / "web" / "static"
 #: Sizes of all texts that are seen; what is wider than the page; lists with the place of each row.
