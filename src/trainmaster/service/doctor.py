@@ -26,7 +26,7 @@ from trainmaster.service.runs.summary import is_driven
 from trainmaster.service.service import Service
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import TrainmasterError
-from trainmaster.spec.frameworks import packages_of
+from trainmaster.spec.frameworks import FEW_MACHINES, packages_of
 from trainmaster.spec.recipe_parts import in_place, named_places
 from trainmaster.spec.states import State
 from trainmaster.spec.units import counted, format_duration
@@ -245,9 +245,14 @@ def _supervisor(home: Home) -> Iterator[Finding]:
 
 def _many_machines(home: Home) -> Iterator[Finding]:
     """What other machines need, and which are rented now."""
-    missing = [part for part in ("ray", "asyncssh", "boto3") if importlib.util.find_spec(part) is None]
+    whys = {
+        "asyncssh": "[hosts]' for other machines",
+        "boto3": "[aws]' for EC2 and the lab",
+        "ray": f"[ray]' for more than {FEW_MACHINES} machines at a time",
+    }
+    missing = [part for part in whys if importlib.util.find_spec(part) is None]
     if missing:
-        advice = "pip install 'trainmaster[ray,hosts,aws]' to run on other machines."
+        advice = "\n".join(f"pip install 'trainmaster{whys[part]}." for part in missing)
         yield Finding("other machines", f"not installed: {', '.join(missing)}", advice=advice)
     try:
         database = Database(home.database_url)

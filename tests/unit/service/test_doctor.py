@@ -77,3 +77,12 @@ def test_places_of_plug_ins_are_offered(service: Any, tmp_path: Path) -> None:
     assert found["moon"]
     assert found["ray"] is False
     assert "local" not in found
+
+
+def test_what_is_not_installed_says_for_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few machines need no Ray."""
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda part: None if part == "ray" else part)
+    home: Any = SimpleNamespace(database_url="sqlite:////nowhere/at/all")
+    (found,) = doctor._many_machines(home)
+    assert found.found == "not installed: ray"
+    assert found.advice == "pip install 'trainmaster[ray]' for more than 24 machines at a time."
