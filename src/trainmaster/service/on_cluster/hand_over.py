@@ -355,12 +355,12 @@ class HandingOver:
         ready, run = self._chosen, self._run
         row = self._service.database.run_row(run)
         store = DriverStore(row["store_url"], run, ready.claim)
-        record = self._record(ready.begun).packed()
         at = self._service.database.clock_s()
         away = {"claim": ready.claim, "news": 0, "machine": ready.machine, "cluster": ready.cluster, "at": at}
         run_transfer.go_away(self._service.database, lease, away)
         remove = self._unused.pop(ready.machine, None)  # from here on it may drive with that
-        why = ready.link.begin(record)
+        # Not before: what people have wanted until then is in it, and what they want later goes to the store.
+        why = ready.link.begin(self._record(ready.begun).packed())
         if not why or not store.take(f"home {self._service.home.identity()}"):
             withdraw_volumes(self._service.home_of(run).data_directory(run))  # that machine mounts its own
             return True

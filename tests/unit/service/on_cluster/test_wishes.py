@@ -10,6 +10,7 @@ pytest.importorskip("boto3", reason="boto3 is not installed")
 from away_scene import RUN, Scene, lost_when_it_drives
 
 from trainmaster.cli.drive import drive
+from trainmaster.db import run_transfer
 from trainmaster.service.driving.driving import Driving
 from trainmaster.service.driving.sessions import cancel_tasks
 from trainmaster.service.on_cluster.driver_store import LOST_S, DriverStore
@@ -28,6 +29,20 @@ def test_a_wish_reaches_the_machine(scene):
     assert scene.away().cancel(RUN)
     assert scene.drivers[-1]._store.wished() == EndReason.CANCELLED
     assert not scene.away(lost_s=-1).cancel(RUN)  # of a machine that is lost it is done here
+
+
+def test_what_people_want_in_the_moment_in_which_it_moves_is_heard(scene, monkeypatch):
+    go_away = run_transfer.go_away
+
+    def just_before(*given):
+        cancel_tasks(scene.home, RUN, ["0"], "ada", scene.environ)
+        scene.home.database.want_stop(RUN, EndReason.CANCELLED)
+        go_away(*given)
+
+    monkeypatch.setattr(run_transfer, "go_away", just_before)
+    scene.hand_over(scene.begins)
+    there = scene.drivers[-1]._service.database
+    assert (there.cancelled_tasks(RUN), there.stop_wanted(RUN)) == ({"main/0": "ada"}, EndReason.CANCELLED)
 
 
 def test_a_wish_that_its_machine_was_lost_with_is_heard_by_who_goes_on(scene, monkeypatch):
