@@ -98,7 +98,10 @@ def _agree_to(url: str, seen: Certificate) -> None:
     except OSError:
         answer = "" if sys.stdin is None else sys.stdin.readline()
     if answer.strip().lower() not in ("y", "yes"):
-        raise UsageError("not logged in: you did not agree to its certificate", "Nothing was kept.")
+        raise UsageError(
+            "not logged in: you did not agree to its certificate",
+            "Nothing was kept. Where nobody can be asked, `--fingerprint SHA256` names the one to trust.",
+        )
 
 
 def _confirmed(connection: RestConnection) -> str:

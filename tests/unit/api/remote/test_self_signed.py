@@ -152,6 +152,17 @@ def test_who_agrees_is_logged_in_and_talks_to_that_certificate_only(served):
     client.close()
 
 
+def test_where_nobody_can_be_asked_the_option_is_named(served, monkeypatch):
+    url, _, token = served
+
+    def no_terminal(*_, **__):
+        raise OSError("no terminal")
+
+    monkeypatch.setattr("trainmaster.cli.contexts.open", no_terminal, raising=False)
+    with pytest.raises(UsageError, match=r"did not agree(.|\n)*--fingerprint SHA256"):
+        invoke("login", url, "--token", "-", typed=token)
+
+
 def test_a_login_that_takes_the_place_of_another_ones_says_so(served, state):
     url, fingerprint, token = served
     login = ("login", url, "--token", "-", "--fingerprint", fingerprint)
