@@ -49,7 +49,9 @@ def show_workflow(name: _Name, as_json: AsJson = False) -> None:
         print_json(found)
         return
     by, at = found["registered_by"], when(found["changed_at"])
-    show(f"{name}: {found['state'].lower()}, revision {found['revision']}, by {by}, {at}")
+    until = found.get("good_until")  # older servers do not tell
+    ends = f"; that token ends {when(until)}" if until else ""
+    show(f"{name}: {found['state'].lower()}, revision {found['revision']}, by {by}, {at}{ends}")
     for line in trigger_lines(found, ""):
         show(line)
     if found["history"]:

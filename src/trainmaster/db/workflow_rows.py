@@ -95,14 +95,30 @@ def find(database: Database, workflow: str) -> RowMapping | None:
 
 
 def named(database: Database, team: str, name: str) -> RowMapping | None:
-    """A workflow of a team by its name."""
-    return database.first(sa.select(t.workflow).where(_W.team == team, _W.name == name))
+    """A workflow of a team by its name, with ``good_until``: when the token ends that has registered it."""
+    return database.first(_with_token().where(_W.team == team, _W.name == name))
 
 
 def of_teams(database: Database, teams: Collection[str] | None) -> Sequence[RowMapping]:
-    """Those of teams, or all (None), by team and name."""
-    query = sa.select(t.workflow).order_by(_W.team, _W.name)
+    """Those of teams, or all (None), by team and name; each as of `named`."""
+    query = _with_token().order_by(_W.team, _W.name)
     return database.read(query if teams is None else query.where(_W.team.in_(teams)))
+
+
+def _with_token() -> sa.Select[Any]:
+    token = t.token.c
+    query = sa.select(t.workflow, token.expires_at.label("good_until"))
+    return query.select_from(t.workflow.outerjoin(t.token, token.name == _W.token))
+
+
+def ending(
+    database: Database, teams: Collection[str] | None, now: float, before: float
+) -> Sequence[RowMapping]:
+    """Those that are not paused, and whose token ends before then: asked for at one look."""
+    soon = t.token.c.expires_at.between(now, before) & (_W.state == ENABLED)
+    query = _with_token().where(soon)
+    query = query if teams is None else query.where(_W.team.in_(teams))
+    return database.read(query.order_by(_W.team, _W.name))
 
 
 def enabled(database: Database) -> Sequence[RowMapping]:

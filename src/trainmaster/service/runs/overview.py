@@ -19,7 +19,7 @@ from trainmaster.service.users.caller import Caller
 from trainmaster.spec.log_normal import left_s
 from trainmaster.spec.metric_names import in_order
 from trainmaster.spec.states import State
-from trainmaster.spec.units import worked_s
+from trainmaster.spec.units import format_duration, worked_s
 
 #: So many runs of each section are told; the counts are of all.
 SHOWN: Final = 5
@@ -29,6 +29,8 @@ _DAY_S: Final = 86400.0
 #: So long a service may take to have its first replica.
 _BEGINS_S: Final = 900.0
 _QUOTES_S: Final = 90 * _DAY_S
+#: So long before its token ends a workflow needs somebody.
+_TOKEN_S: Final = 7 * _DAY_S
 
 
 def overview(service: Service, caller: Caller, which: RunFilter) -> dict[str, Any]:
@@ -37,8 +39,8 @@ def overview(service: Service, caller: Caller, which: RunFilter) -> dict[str, An
     Returns:
         ``needs_you``, ``running`` and ``waiting`` with ``count`` and the first ``runs``: their lines of the
         list with ``why``, ``progress`` (a share), ``tasks`` (done and all), ``left_s`` where these are known.
-        ``needs_you`` also has ``workflows`` (``workflow``, ``team``, ``why``) that may start nothing more,
-        the first of ``workflow_count``.
+        ``needs_you`` also has ``workflows`` (``workflow``, ``team``, ``why``) that may start nothing more, or
+        only for some days, the first of ``workflow_count``.
         ``since`` (Unix seconds), ``ended`` (by reason ``runs`` and ``usd``), ``month``
         (``spent_usd``, ``reserved_usd``, ``monthly_usd``, ``pace_usd`` at its end, ``day`` and ``days``) and
         ``quotes`` of 90 days (``kept`` of ``runs``; apart from these ``ended_by_hand``).
@@ -88,12 +90,14 @@ def overview(service: Service, caller: Caller, which: RunFilter) -> dict[str, An
 
 
 def _paused(database: Database, which: RunFilter) -> list[dict[str, Any]]:
-    """Workflows that may start nothing any more, unless a person has looked after them since."""
+    """Workflows that may start nothing any more, unless a person has looked after them since, or soon."""
     teams = None if which.teams is None else [team or "" for team in which.teams]
-    return [
-        {"workflow": row["name"], "team": row["team"] or None, "why": row["message"]}
-        for row in workflow_rows.without_right(database, teams)
-    ]
+    now = database.clock_s()
+    why = [(row, row["message"]) for row in workflow_rows.without_right(database, teams)]
+    for row in workflow_rows.ending(database, teams, now, now + _TOKEN_S):
+        left = format_duration(row["good_until"] - now)
+        why.append((row, f"its token {row['token']} ends in {left}: take it over with another one"))
+    return [{"workflow": row["name"], "team": row["team"] or None, "why": words} for row, words in why]
 
 
 def _not_finite(database: Database, which: RunFilter, now: float) -> dict[str, str]:

@@ -272,10 +272,10 @@ class Workflows:
         Returns:
             ``workflow``, ``team``, ``state`` (``ENABLED`` or ``PAUSED``), ``revision``, ``concurrency``,
             ``on`` (each ``trigger`` with ``seen``, the newest version or time that was looked at, and
-            ``next`` times), ``registered_by``, ``created_at``, ``changed_at``, ``code``, ``hook`` (path of
-            its webhook), ``last`` (its newest start), ``under_way`` (runs), ``recipe``, ``history`` (starts,
-            the newest first: ``start``, ``trigger``, ``cause``, ``at``, ``state``, ``run``, ``run_state``,
-            ``run_reason``, ``message``).
+            ``next`` times), ``registered_by``, ``created_at``, ``changed_at``, ``good_until`` (when the token
+            ends that has registered it, or None), ``code``, ``hook`` (path of its webhook), ``last`` (its
+            newest start), ``under_way`` (runs), ``recipe``, ``history`` (starts, the newest first: ``start``,
+            ``trigger``, ``cause``, ``at``, ``state``, ``run``, ``run_state``, ``run_reason``, ``message``).
 
         Raises:
             NotFoundError: the caller's team has none of that name.
@@ -320,7 +320,7 @@ class Workflows:
             "team": row["team"] or None,
             **columns(row, "state", "revision", "concurrency"),
             "on": on,
-            **columns(row, "registered_by", "created_at", "changed_at"),
+            **columns(row, "registered_by", "created_at", "changed_at", "good_until"),
             "code": request["code"],
             "hook": f"/api/v1/hooks/{row['id']}" if any(t["key"] == WEBHOOK for t in triggers) else None,
             "last": None if last is None else _start(last, before),

@@ -157,6 +157,26 @@ def test_one_that_may_start_nothing_any_more_needs_somebody(served):
     assert "Needs you" not in served.ask("blue-read", "GET", "/").text
 
 
+def test_one_whose_token_ends_within_a_week_needs_somebody_before(served):
+    """A schedule ended with its token after 90 days, and nobody was told before."""
+
+    def lasts(seconds):
+        over = t.token.update().where(t.token.c.name == "u").values(expires_at=now + seconds)
+        served.service.database.write(lambda connection, _: connection.execute(over))
+        return served.ask("red-read", "GET", "/api/v1/overview").json()["needs_you"]["workflows"]
+
+    now = served.service.database.clock_s()
+    assert lasts(8 * 86400) == []
+    (told,) = lasts(3 * 86400 + 60)
+    assert told["why"] == "its token u ends in 3 d: take it over with another one"
+    assert "its token u ends in 3 d" in served.ask("red-read", "GET", "/").text
+    assert "; that token ends" in served.ask("red-read", "GET", "/workflows/nightly").text
+    found = served.ask("red-read", "GET", "/api/v1/workflows/nightly").json()
+    assert round(found["good_until"] - now) == 3 * 86400 + 60
+    served.ask("red-user", "POST", "/workflows/nightly", data={"do": "pause"})
+    assert lasts(3 * 86400) == [], "somebody has paused it"
+
+
 def test_an_administrator_changes_that_of_a_team_on_its_page(served):
     address = "/workflows/nightly?team=red"
     assert f'href="{address}"' in served.ask("admin", "GET", "/workflows").text
