@@ -16,6 +16,12 @@ import pytest
 from ruamel.yaml import YAML
 
 from command_line import whole_command
+from trainmaster.providers.im.settings import IM
+from trainmaster.providers.inventory import read_inventory
+from trainmaster.providers.kubernetes.settings import KUBERNETES
+from trainmaster.providers.openstack.settings import OPENSTACK
+from trainmaster.providers.ray.settings import RAY
+from trainmaster.providers.slurm.settings import SLURM
 from trainmaster.spec import EndReason, Experiment, Recipe, read_recipe
 from trainmaster.spec.gate import Requirement
 from trainmaster.spec.reading import keys_of
@@ -184,6 +190,27 @@ def test_parts_of_recipes_are_read_without_mistakes(block, tmp_path):
     if text := _whole(dedent(block.text), set(found)):
         (tmp_path / "recipe.yaml").write_text(text)
         assert read_recipe(tmp_path / "recipe.yaml").experiments
+
+
+_SETTINGS = {
+    "hosts": read_inventory, "im": IM.read_file, "kubernetes": KUBERNETES.read_file,
+    "openstack": OPENSTACK.read_file, "ray": RAY.read_file, "slurm": SLURM.read_file,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "block", [each for each in blocks("yaml") if each.page.stem in _SETTINGS], ids=lambda block: block.where
+)
+def test_settings_of_places_are_read_without_mistakes(block, tmp_path, monkeypatch):
+    """Of pages that are called as their place; not what is a recipe, or of another program."""
+    found = set(YAML(typ="safe").load(block.text))
+    if found & {"experiments", "provider", "command", "apiVersion"} or found == {"clouds"}:
+        return
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh/id_ed25519").touch()
+    (tmp_path / "settings.yaml").write_text(block.text)
+    assert _SETTINGS[block.page.stem](tmp_path / "settings.yaml")
 
 
 def _parse(line):
