@@ -524,6 +524,30 @@ def test_a_host_says_how_much_memory_it_has(
     assert parse(answer, "h1").memory_bytes == pytest.approx(expected, abs=1024)
 
 
+@pytest.mark.parametrize(
+    ("groups", "limits", "expected"),
+    [
+        ("0::/", {}, None),
+        ("0::/", {"cpu_dot_max": "max 100000"}, None),
+        ("0::/user/one", {"user__cpu_dot_max": "50000 100000", "user__one__cpu_dot_max": "max 100000"}, 0.5),
+        (
+            "5:cpu,cpuacct:/x\n4:cpuset,memory:/user",
+            {"cpu__x__cpu_dot_cfs_quota_us": "25000", "cpu__x__cpu_dot_cfs_period_us": "100000"},
+            0.25,
+        ),
+        ("1:cpu:/", {"cpu__cpu_dot_cfs_quota_us": "-1", "cpu__cpu_dot_cfs_period_us": "100000"}, None),
+    ],
+)
+def test_a_host_says_how_many_processors_a_login_may_use(
+    tmp_path: Path, groups: str, limits: dict[str, str], expected: float | None
+) -> None:
+    bench = Bench(tmp_path, some_hosts(1))
+    bench.shell.kernels["h1"] = kernel(tmp_path / "kernel", 8, groups, **limits)
+    bench.provider().preflight([bench.request()])
+    told = HostLedger(tmp_path / "ours").cores()
+    assert told == {"h1": len(os.sched_getaffinity(0)) if expected is None else expected}
+
+
 def test_hosts_with_too_little_memory_are_left_out(tmp_path: Path) -> None:
     bench = Bench(tmp_path, some_hosts(3))
     for name, gigabytes in (("h1", 2), ("h2", 16), ("h3", 8)):

@@ -33,7 +33,7 @@ _LOCK_WAIT_S: Final = 20
 MOST_LEASE_S: Final = 7 * 86400.0
 _MOST_SLOTS: Final = 1 << 20
 _MOST_SHOWN: Final = 60
-_HEAD_LINES: Final = 4  # clock, user, version, memory
+_HEAD_LINES: Final = 4  # clock, user, version, memory with processors
 
 # `exec 9<DIRECTORY` locks the directory itself, which any user may read. Reading needs no lock: files are
 # renamed into their places. Newlines are taken out of what others wrote, so that no host speaks for another.
@@ -126,12 +126,31 @@ memory() {
   done </proc/self/cgroup
   echo "$least"
 }
+processors() {
+  least=$(($(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) * 1000))
+  while IFS=: read -r _ kinds path; do
+    case ,$kinds, in ,,) top=/sys/fs/cgroup;; *,cpu,*) top=/sys/fs/cgroup/cpu;; *) continue;; esac
+    group=$top$path
+    while :; do
+      quota='' period=''
+      [ ! -r "$group/cpu.max" ] || read -r quota period <"$group/cpu.max"
+      [ ! -r "$group/cpu.cfs_quota_us" ] || read -r quota <"$group/cpu.cfs_quota_us"
+      [ ! -r "$group/cpu.cfs_period_us" ] || read -r period <"$group/cpu.cfs_period_us"
+      case ${quota:-x}${period:-x} in *[!0-9]*) ;; *)
+        [ $((quota * 1000 / period)) -ge "$least" ] || least=$((quota * 1000 / period));;
+      esac
+      case $group in "$top"|"$top"/|/) break;; esac
+      group=${group%%/*}
+    done
+  done </proc/self/cgroup
+  echo "$least"
+}
 %(action)s
 echo '%(mark)s'
 date +%%s
 id -u
 version
-memory 2>/dev/null || echo 0
+echo "$(memory 2>/dev/null || echo 0) $(processors 2>/dev/null || echo 0)"
 read_all
 exit 0
 """
@@ -179,7 +198,7 @@ class Claims:
         version: changes with what is claimed.
         own: the claims of the account that we are on the host, also those that have run out.
         others: the claims of other accounts, whatever they say of themselves.
-        memory_bytes: main memory that our login may use; 0 if it does not say.
+        memory_bytes: main memory that our login may use; 0 if it does not say. cores: of its processors.
     """
 
     now: float
@@ -187,6 +206,7 @@ class Claims:
     own: tuple[Claim, ...]
     others: tuple[Claim, ...] = ()
     memory_bytes: int = 0
+    cores: float = 0.0
 
     @property
     def live(self) -> list[Claim]:
@@ -248,10 +268,12 @@ def parse(answer: Result, host: str) -> Claims:
             "It needs a POSIX shell, flock, coreutils, and /var/tmp that its users can write to.",
         )
     now, uid, version = float(lines[0]), lines[1], lines[2]
-    memory_bytes = int(lines[3]) if lines[3].isdecimal() else 0
+    sizes = [int(word) if word.isdecimal() else 0 for word in lines[3].split()[:2]]
+    memory_bytes, millicores = (*sizes, 0, 0)[:2]
     found = [claim for line in lines[_HEAD_LINES:] if (claim := _claim(line, now)) is not None]
     own = tuple(claim for user, claim in found if user == uid)
-    return Claims(now, version, own, tuple(claim for user, claim in found if user != uid), memory_bytes)
+    others = tuple(claim for user, claim in found if user != uid)
+    return Claims(now, version, own, others, memory_bytes, millicores / 1000)
 
 
 def _claim(line: str, now: float) -> tuple[str, Claim] | None:

@@ -21,6 +21,7 @@ T = TypeVar("T")
 
 #: Beside the files of clusters.
 _SIZES: Final = "memory-of-hosts"
+_CORES: Final = "cores-of-hosts"
 
 
 class HostLedger:
@@ -55,14 +56,17 @@ class HostLedger:
         """Main memory of hosts, in bytes, as they told last; those that never did are missing."""
         return _told(dict[str, int], self._directory / _SIZES) or {}
 
-    def learn_sizes(self, told: Mapping[str, int]) -> None:
-        """Write down how much memory hosts have."""
-        known = self.sizes()
-        new = known | {name: size for name, size in told.items() if size}
-        if new == known:
-            return
-        with contextlib.suppress(OSError):  # a full disk: they tell again
-            write_private(self._directory / _SIZES, json.dumps(new).encode())
+    def cores(self) -> dict[str, float]:
+        """Processors of hosts that our login may use, the same way."""
+        return _told(dict[str, float], self._directory / _CORES) or {}
+
+    def learn_sizes(self, memory: Mapping[str, int], cores: Mapping[str, float]) -> None:
+        """Write down how much memory hosts have, and how many processors."""
+        for known, told, file in ((self.sizes(), memory, _SIZES), (self.cores(), cores, _CORES)):
+            new = {**known, **{name: size for name, size in told.items() if size}}
+            if new != known:
+                with contextlib.suppress(OSError):  # a full disk: they tell again
+                    write_private(self._directory / file, json.dumps(new).encode())
 
     def clusters(self) -> list[str]:
         """Those that are remembered."""

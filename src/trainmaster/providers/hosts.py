@@ -382,7 +382,11 @@ class HostsProvider:
     def _look(self, hosts: Sequence[InventoryHost]) -> list[_ProbedHost]:
         answers = self._shell.run_all(hosts, read_script()) if hosts else []
         found = [self._seen(host, answer) for host, answer in zip(hosts, answers, strict=True)]
-        self._memory.learn_sizes({one.host.name: one.claims.memory_bytes for one in found if one.claims})
+        told = {one.host.name: one.claims for one in found if one.claims}
+        self._memory.learn_sizes(
+            {name: each.memory_bytes for name, each in told.items()},
+            {name: each.cores for name, each in told.items()},
+        )
         return found
 
     def _seen(self, host: InventoryHost, answer: Result | TrainmasterError) -> _ProbedHost:

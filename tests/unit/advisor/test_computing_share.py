@@ -48,6 +48,11 @@ def test_what_other_work_kept_from_it_counts_as_computing():
     assert known.computing_share == pytest.approx(0.8), "it was called limited by waiting"
 
 
+def test_on_a_slower_machine_a_job_takes_as_long_however_much_other_work_kept_from_it_when_it_was_measured():
+    alone, beside = (knowledge(*seen(busy, held=held)) for busy, held in ((1.0, 0.0), (0.25, 0.75)))
+    assert steps_s(beside, (0.5, 2.0)) == pytest.approx(steps_s(alone, (0.5, 2.0)), rel=0.02)
+
+
 def test_a_part_of_a_core_that_is_kept_busy_is_all_that_the_machine_has():
     (one,) = seen(0.25)
     for cores, share in ((0.25, 1.0), (1.0, 0.25)):

@@ -56,7 +56,7 @@ class Knowledge:
         memory: bytes of main memory of a member, by local batch (NaN if unknown). device_memory: of a device.
         rare_share: what rare slow steps add, relative to typical ones.
         output_bytes: of a task's model. checkpoint_bytes: of one checkpoint. 0 where none was seen.
-        cores_per_worker: that one worker keeps busy; None if unknown.
+        cores_per_worker: that one worker keeps busy, or would if nothing else held them; None if unknown.
         server_work_s: seconds of one core that an update takes at the parameter servers; None if unknown.
         points: how many measurements it rests on. similar: how many of them are of similar jobs only.
         unexplained: how many points physics cannot explain.
@@ -290,7 +290,7 @@ class _Facts:
             device_memory=self._memory(here, lambda m: m.device_memory_bytes),
             output_bytes=max(m.output_bytes or 0.0 for m in self.every),
             checkpoint_bytes=max(m.checkpoint_bytes or 0.0 for m in self.every),
-            cores_per_worker=_median([m.cores for m in here]),
+            cores_per_worker=_median([None if m.cores is None else m.cores + (m.held or 0.0) for m in here]),
             rare_share=_median([m.rare_share for m in here]) or 0.0,
             server_work_s=typical(_server_work_s),
             points=len(here),

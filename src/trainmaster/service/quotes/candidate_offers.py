@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from trainmaster.cluster.renting.offer_filter import AvailableOffers
     from trainmaster.control.task.layout import Home
     from trainmaster.providers.base import ProviderPlace
+    from trainmaster.providers.host_ledger import HostLedger
     from trainmaster.providers.inventory import InventoryHost
     from trainmaster.service.open_home import OpenHome
 
@@ -259,6 +261,8 @@ def _of_settings(
 
 def _hosts(place: ProviderPlace, today: date) -> CandidateOffers:
     """All hosts as one offer that costs nothing: what the least of them has."""
+    from trainmaster.advisor.market.memory_floor import Shares
+    from trainmaster.providers.host_ledger import HostLedger
     from trainmaster.providers.inventory import inventory_file, read_inventory
 
     file = inventory_file(place.root, place.environ)
@@ -266,19 +270,26 @@ def _hosts(place: ProviderPlace, today: date) -> CandidateOffers:
     if not hosts:
         raise UsageError(f"{file} lists no hosts", "List at least one; see docs/hosts.md.")
     gpus = min(host.gpus for host in hosts)
-    vcpus = min((host.slots for host in hosts if host.slots), default=0) or _cores()
-    offer = site_offer("hosts", HOST, vcpus, _memory_of(hosts, place), today, str(file), gpus=gpus)
-    return CandidateOffers("hosts", Catalogue(file.name, (offer,)), hosts=hosts)
+    told = HostLedger(place.directory("hosts"))
+    least = _cores_of(hosts, told)
+    vcpus = min((host.slots for host in hosts if host.slots), default=0) or math.ceil(least or _cores())
+    offer = site_offer("hosts", HOST, vcpus, _memory_of(hosts, told), today, str(file), gpus=gpus)
+    shares = Shares(least / vcpus, 1.0, 1.0) if least else None
+    return CandidateOffers("hosts", Catalogue(file.name, (offer,)), hosts=hosts, shares=shares)
 
 
-def _memory_of(hosts: Sequence[InventoryHost], place: ProviderPlace) -> int:
+def _cores_of(hosts: Sequence[InventoryHost], told: HostLedger) -> float:
+    """What the least host has, as they told last; 0 if some have never said."""
+    known = [told.cores().get(host.name, 0.0) for host in hosts]
+    return min(known) if all(known) else 0.0
+
+
+def _memory_of(hosts: Sequence[InventoryHost], told: HostLedger) -> int:
     """What the largest host has, as they told last: the others are left out where that is needed.
 
     One byte if some have never said, which `Supply.hosts` takes for unknown.
     """
-    from trainmaster.providers.host_ledger import HostLedger
-
-    sizes = HostLedger(place.directory("hosts")).sizes()
+    sizes = told.sizes()
     known = [sizes.get(host.name, 0) for host in hosts]
     return max(known) if all(known) else 1
 
