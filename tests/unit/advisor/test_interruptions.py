@@ -1,4 +1,4 @@
-"""What lost machines take and cost: more are lost while a run recovers, and another machine has a minimum."""
+"""What lost machines take and cost: also before the work begins, and another machine has a minimum."""
 
 from dataclasses import replace
 
@@ -27,8 +27,8 @@ def simulated_s(rng, rate, before_s, restart_s):
         left = restart_s
 
 
-@pytest.mark.parametrize(("per_hour", "before_s"), [(2, 0.0), (2, 300.0), (20, 0.0), (20, 60.0), (60, 0.0)])
-def test_what_is_drawn_is_what_a_run_takes_that_loses_machines_while_it_recovers(per_hour, before_s):
+@pytest.mark.parametrize(("per_hour", "before_s"), [(2, 0.0), (2, 100.0), (6, 0.0), (6, 30.0)])
+def test_what_is_drawn_is_what_a_run_takes_that_loses_machines_now_and_then(per_hour, before_s):
     rng, restart_s = np.random.default_rng(1), 40.0 + before_s
     real = np.mean([simulated_s(rng, per_hour / 3600, before_s, restart_s) for _ in range(4000)])
     one = np.ones((1152, 1))

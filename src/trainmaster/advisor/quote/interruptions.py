@@ -8,8 +8,6 @@ import numpy as np
 
 from trainmaster.advisor.model.shapes import Floats
 
-#: Of losses that come sooner than a run recovers: beyond, it hardly ever ends.
-_MOST: Final = 3.0
 #: Beyond so many the number is what is expected.
 _MOST_LOSSES: Final = 50
 
@@ -17,14 +15,13 @@ _MOST_LOSSES: Final = 50
 def interrupted_s(
     work: Floats, before: Floats | float, rate: Floats, every: Floats, restart: Floats, seed: int | None
 ) -> Floats:
-    """(S, m) seconds by lost machines.
+    """(S, m) seconds by lost machines. What is lost before the work begins has done none.
 
-    While what was lost is done again, and while another machine is waited for, more may be lost: then that
-    begins again. What is lost before the work begins has done none.
+    Losses while a run recovers are not counted: `RESTART_S` is wide, and above what most take.
 
     >>> x = np.ones((1, 1))
-    >>> [round(interrupted_s(100 * x, 0.0, x / 100, s * x, 10 * x, None).item()) for s in (1, 20, 100)]
-    [11, 23, 104]
+    >>> [round(interrupted_s(100 * x, s * x, x / 100, 20 * x, (10 + s) * x, None).item()) for s in (0, 20)]
+    [20, 44]
 
     Args:
         work: (S, m) seconds to do.
@@ -35,19 +32,11 @@ def interrupted_s(
         seed: of the draws; None: what is expected.
     """
     since = 0.5 if seed is None else np.random.default_rng((seed, 21)).uniform(size=(len(work), 1))
-    at_work = rate * work * _begun_again(rate * every)
-    early = rate * before
-    expected = at_work + early
-    mine = at_work / np.maximum(expected, 1e-12)
-    each = mine * every * since + restart * _begun_again(rate * restart) - (1 - mine) * before / 2
-    count = expected if seed is None else count_losses(expected, seed)
+    there = work + before
+    at_work = work / np.maximum(there, 1e-9)
+    each = at_work * every * since + restart - (1 - at_work) * before / 2
+    count = rate * there if seed is None else count_losses(rate * there, seed)
     return np.asarray(count * np.maximum(each, 0.0))
-
-
-def _begun_again(losses: Floats) -> Floats:
-    """How many times as long something takes that each of so many expected losses begins again."""
-    losses = np.clip(losses, 1e-9, _MOST)
-    return np.asarray(np.expm1(losses) / losses)
 
 
 def count_losses(expected: Floats, seed: int) -> Floats:
