@@ -208,7 +208,7 @@ def test_settings_of_places_are_read_without_mistakes(block, tmp_path, monkeypat
         return
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".ssh").mkdir()
-    (tmp_path / ".ssh/id_ed25519").touch()
+    (tmp_path / ".ssh/id_ed25519").touch(0o600)
     (tmp_path / "settings.yaml").write_text(block.text)
     assert _SETTINGS[block.page.stem](tmp_path / "settings.yaml")
 
