@@ -6,6 +6,8 @@ from typing import Any
 
 from typer.core import TyperGroup
 
+from trainmaster.spec.errors import UsageError
+
 
 class DefaultGroup(TyperGroup):
     """A group whose first word may be something else than a command: then ``list`` is meant."""
@@ -15,5 +17,24 @@ class DefaultGroup(TyperGroup):
         if ctx.resilient_parsing:  # a shell asks what may come here
             return super().parse_args(ctx, args)
         if not args or (args[0] not in self.commands and args[0] != "--help"):
+            self._refuse_unknown(ctx.command_path, args)
+            self._refuse_unknown(ctx.command_path, args)
             args = ["list", *args]
         return super().parse_args(ctx, args)
+
+    def _refuse_unknown(self, path: str, args: list[str]) -> None:
+        """Say that there is no such verb, where what ``list`` takes cannot be meant.
+
+        Raises:
+            UsageError: the first word is no verb, and ``list`` takes no word, or only one.
+        """
+        words = [each for each in args if not each.startswith("-")]
+        takes = any(each.param_type_name == "argument" for each in self.commands["list"].params)
+        if not words or args[0] != words[0] or (takes and len(words) == 1):
+            return
+        from trainmaster.spec.node import nearest
+
+        near = nearest(words[0], [name for name in self.commands if name != "list"])
+        if near or not takes:
+            hint = f"Did you mean {near}?" if near else f"`{path} --help` lists its verbs."
+            raise UsageError(f"{path} has no {words[0]}", hint)

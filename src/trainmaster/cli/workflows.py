@@ -79,7 +79,8 @@ def resume(
     """Go on, with what comes from now on."""
     found = open_client().workflows.resume(name, take_over=take_over)
     old = (found.get("replaced") or found)["registered_by"]
-    whose = f", as {found['registered_by']} instead of {old}" if old != found["registered_by"] else ""
+    whose = ", with the token in use" if take_over else ""
+    whose = f", as {found['registered_by']} instead of {old}" if old != found["registered_by"] else whose
     tell(found, f"{name} goes on{whose}", as_json=as_json)
 
 

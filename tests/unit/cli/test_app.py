@@ -66,6 +66,10 @@ def test_who_looks_at_runs_loads_nothing_that_only_driving_needs(tmp_path, monke
         (["status", "--limit", "x"], "status: Invalid value for '--limit'", "`trainmaster status --help`"),
         (["server", "key", "rotate", "a", "b"], "rotate: b is too much", "server key rotate --help`"),
         (["workflows", "--yess"], "workflows list has no option --yess", "workflows list --help`"),
+        (["workflows", "resum", "x"], "trainmaster workflows has no resum", "Did you mean resume?"),
+        (["models", "sow", "x"], "trainmaster models has no sow", "Did you mean show?"),
+        (["models", "job-1a", "x"], "trainmaster models list: x is too much", "models list --help`"),
+        (["views", "nothing"], "trainmaster views has no nothing", "`trainmaster views --help` lists its"),
         (["team", "list", "--jsn"], "team list has no option --jsn", "Did you mean --json?"),
     ],
 )

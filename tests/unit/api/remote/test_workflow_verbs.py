@@ -72,7 +72,9 @@ def test_a_server_keeps_it_and_the_verbs_look_after_it(server, recipe):
     assert changed == f"nightly is kept by {server.url}, revision 2, instead of revision 1 by t"
     call("workflows", "pause", "nightly")
     assert call("workflows", "resume", "nightly").stderr == "nightly goes on\n"
-    assert call("workflows", "resume", "nightly", "--take-over").stderr == "nightly goes on\n"
+    assert call("workflows", "resume", "nightly", "--take-over").stderr == (
+        "nightly goes on, with the token in use\n"
+    )
     assert "whsec_" in call("workflows", "secret", "nightly").stderr
     found = json.loads(call("workflows", "trigger", "nightly", "--json").stdout)
     (start,) = found["history"]
