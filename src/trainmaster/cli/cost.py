@@ -17,7 +17,7 @@ def cost(
         str, typer.Option(metavar="GROUP", help="month, provider, user, team, run or label:KEY.")
     ] = "month",
     since: Annotated[
-        str, typer.Option(metavar="TIME", help="Spent within this time, such as 30d, or since a day.")
+        str, typer.Option(metavar="TIME", help="Spent within this time, such as 30d; since a day; or month.")
     ] = "",
     label: Labels = None,
     where: WhereText = None,

@@ -9,12 +9,18 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from trainmaster.api.rest.state import Runs
-from trainmaster.service.teams.spending import GROUPS
+from trainmaster.service.teams.spending import GROUPS, MONTH
 from trainmaster.spec.errors import UsageError
 from trainmaster.web.rendering import page
 
 router = APIRouter(include_in_schema=False)
-_TIMES: Final = {"": "ever", "7d": "last week", "30d": "last month", "365d": "last year"}
+_TIMES: Final = {
+    "": "ever",
+    MONTH: "this month",
+    "7d": "last week",
+    "30d": "last 30 days",
+    "365d": "last year",
+}
 
 
 @router.get("/cost")

@@ -51,7 +51,9 @@ def wallet(state: State, caller: Reader) -> dict[str, Any]:
 def cost(
     runs: Runs,
     by: Annotated[str, Query(description="month, provider, user, team, run or label:KEY")] = "month",
-    since: Annotated[str, Query(description="spent within this time, as 30d, or since a day")] = "",
+    since: Annotated[
+        str, Query(description="spent within this time, as 30d; since a day; or month: this one")
+    ] = "",
     where: Annotated[str, Query(description="of runs with which this condition holds")] = "",
     label: Annotated[list[str] | None, Query(description="of runs with this label, KEY=VALUE")] = None,
     csv: Annotated[bool, Query(description="a table instead of JSON")] = False,

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from trainmaster.cluster.record import ClusterRecord
 
+#: Since this calendar month (UTC) began, as budgets count.
+MONTH: Final = "month"
 #: By what costs are summed up; and ``label:KEY``.
 GROUPS: Final = ("month", "provider", "user", "team", "run")
 _OF_LABEL: Final = "label:"
@@ -92,7 +94,8 @@ def cost_report(database: Database, which: RunFilter, by: str, since: str = "") 
         database: the database.
         which: of these runs.
         by: of `GROUPS`, or ``label:KEY``.
-        since: what was spent within this time, such as ``30d``, or since a day; empty for all.
+        since: what was spent within this time, such as ``30d``, since a day, or in this `MONTH`; empty for
+            all.
 
     Raises:
         UsageError: one of the two is none.
@@ -160,6 +163,9 @@ def _check_group(by: str) -> None:
 def _since(since: str, now: float) -> float:
     if not since:
         return 0.0
+    if since == MONTH:
+        today = datetime.fromtimestamp(now, UTC)
+        return today.replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
     try:
         return now - parse_duration(since)
     except ValueError:
@@ -168,7 +174,8 @@ def _since(since: str, now: float) -> float:
         return datetime.fromisoformat(since).replace(tzinfo=UTC).timestamp()
     except ValueError:
         raise UsageError(
-            f"since {since!r}", "Write a time such as 30d, or a day such as 2026-11-01."
+            f"since {since!r}",
+            "Write a time such as 30d, a day such as 2026-11-01, or month: since this one began.",
         ) from None
 
 

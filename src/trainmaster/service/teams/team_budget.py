@@ -184,7 +184,8 @@ class TeamBudget(JsonObject):
                 f"{dollars(max(0.0, self.left_usd))} left of {dollars(self.monthly_usd or 0.0)}: "
                 f"{dollars(self.spent_usd)} spent, {dollars(self.reserved_usd)} reserved for runs that go on",
                 f"Lower its cap{waits}; else {self.raising}. "
-                f"`trainmaster cost --by {'team' if self.team == ALL else 'run'}` says what used it.",
+                f"`trainmaster cost --by {'team' if self.team == ALL else 'run'} --since month` says what "
+                "used it.",
             )
 
     def as_dict(self) -> dict[str, Any]:

@@ -51,6 +51,7 @@ CALLS = [
     ("GET", "/cost", None, '"by":"month"', '"runs":0'),
     ("GET", "/cost?by=label:paper", None, '"key":"draft","runs":1', '"key":null'),
     ("GET", "/cost?by=provider&since=30d", None, '"rows"', '"rows":[]'),
+    ("GET", "/cost?by=user&since=month", None, '"rows"', '"rows":[]'),
     ("GET", "/cost?by=user", None, '"key":"x"', '"runs":1'),
     ("GET", "/cost?by=team", None, '"key":"red"', '"key":"blue"'),
     ("GET", "/cost?by=run&csv=true", None, f"{RUN},1,", "run,runs,usd"),

@@ -61,7 +61,8 @@ def test_what_does_not_fit_is_not_accepted(database):
         run(database, "does-not", 40.01)
     assert caught.value.hint == (
         "Lower its cap, or have it wait (`run --queue`); else an admin raises it: "
-        "`trainmaster budget --team red --monthly AMOUNT`. `trainmaster cost --by run` says what used it."
+        "`trainmaster budget --team red --monthly AMOUNT`. "
+        "`trainmaster cost --by run --since month` says what used it."
     )
     assert not database.has_run("does-not")
     with pytest.raises(UsageError, match="nobody can say"):
