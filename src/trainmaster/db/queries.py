@@ -437,6 +437,15 @@ def last_notes(database: Database, run: str, limit: int) -> Sequence[RowMapping]
     return list(reversed(database.read(query)))
 
 
+def opened_at(database: Database, run: str) -> dict[tuple[str, int, int], float]:
+    """When attempts of a run that are not over were opened, Unix seconds: by experiment, task and number."""
+    attempt = t.attempt.c
+    columns = (t.experiment.c.name, attempt.task, attempt.number, attempt.opened_at)
+    query = sa.select(*columns).join(t.experiment, t.experiment.c.id == attempt.experiment_id)
+    rows = database.read(query.where(t.experiment.c.run_id == run, attempt.reason.is_(None)))
+    return {(row["name"], row["task"], row["number"]): row["opened_at"] for row in rows}
+
+
 def noted_at(database: Database, run: str, topic: str) -> float:
     """When a run's newest note of a topic was written, Unix seconds; 0.0 if there is none."""
     query = sa.select(sa.func.max(t.event.c.at).label("at"))

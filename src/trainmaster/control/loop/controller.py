@@ -274,7 +274,9 @@ class Controller:
             if tasks[status.attempt].state is not State.WAITING:
                 self._gangs[status.attempt] = status
                 if status.started_at is not None:
-                    self._running_since[status.attempt] = min(status.started_at, self.clock())
+                    # A node's clock may be behind ours: no member began before its attempt was opened.
+                    began = max(status.started_at, tasks[status.attempt].opened_at - self._ahead_s)
+                    self._running_since[status.attempt] = min(began, self.clock())
                 if State.RUNNING is (task := tasks[status.attempt]).state or status.phase is Phase.RUNNING:
                     self.actions.adopt(task)
             elif status.phase is Phase.EXITED:  # recorded, but its controller died before it said so

@@ -63,6 +63,10 @@ def load_run_state(
         database.live_task_rows(run),
         ended_rows(database, run, shapes),
     )
+    if begun := [task for task in found.live_tasks() if task.attempt]:
+        opened = queries.opened_at(database, run)
+        for task in begun:
+            task.opened_at = opened.get((*task.key, task.attempt), 0.0)
     if any(shape.needs_approval for shape in shapes.values()):
         for name, said in database.approvals(run).items():
             found.experiments[name].approval = said

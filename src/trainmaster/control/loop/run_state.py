@@ -55,6 +55,7 @@ class Task:
         parameters: what it was planned with.
         parent: number of the task whose last checkpoint its first attempt starts from.
         started_at: Unix seconds, start of the present attempt's members.
+        opened_at: when an earlier driver opened that, by the clock of the record; else 0. Only read there.
         doing: the part of its staging that is under way, as `TaskContext.timed` calls it; never recorded.
     """
 
@@ -78,6 +79,7 @@ class Task:
     parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
     parent: int | None = None
     started_at: float | None = None
+    opened_at: float = 0.0
     doing: str = ""
 
     @property
@@ -322,7 +324,7 @@ def tally(
 
 
 #: What of a Task the database has.
-RECORDED = tuple(name for name in Task.__slots__ if name != "doing")
+RECORDED = tuple(name for name in Task.__slots__ if name not in ("opened_at", "doing"))
 # Columns of the database that a Task mirrors; the others are written and forgotten.
 _MIRRORED = frozenset(RECORDED) - {"experiment", "number", "state", "attempt", "message"}
 
