@@ -61,14 +61,14 @@ def test_what_keeps_a_model_from_being_saved_is_told_in_full_once_and_then_short
     told = []
     for at in range(0, 1200, 30):
         what = ("timed out", "the store does not answer")[at % 60 // 30]
-        error = f"{what}. Look at its server and the network"
+        error = f"{what} in {at}.5s, after {at // 60} retries. Look at its server and the network"
         failed = SimpleNamespace(done=True, error=error, place="")
         jobs = SimpleNamespace(of=lambda *_, failed=failed: {EffectKind.KEEP: failed})
         told += [note.message for note in notes.look(run_state, jobs, [], 1000.0 + at)]
     assert sum("This costs nothing: `trainmaster cancel r` ends it" in each for each in told) == 2
     assert told[2:4] == [
-        "still not saved after 4 min 30 s: the store does not answer",
-        "still not saved after 7 min 30 s: the store does not answer",
+        "still not saved after 4 min 30 s: the store does not answer in 270.5s, after 4 retries",
+        "still not saved after 7 min 30 s: the store does not answer in 450.5s, after 7 retries",
     ]
     assert len(told) == 8
 

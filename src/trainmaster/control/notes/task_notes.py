@@ -36,7 +36,7 @@ TOLD_AFTER_S: Final = 600.0
 #: What was told once is told again in so many characters.
 _SHORT: Final = 120
 #: How long something has taken, and the folder of a try, say nothing new of what is in the way.
-_PASSING: Final = re.compile(r"\b\d+(\.\d+)? ?(ms|s)\b|/files-[0-9a-f]{8}\b")
+_PASSING: Final = re.compile(r"\b\d+(\.\d+)? ?(ms|s)\b|\b\d+ retries\b|/files-[0-9a-f]{8}\b")
 
 
 @dataclass(frozen=True, slots=True)
