@@ -83,20 +83,31 @@ class Client:
         found = self._home.registry.version(model)["model"] if "@" in model else model
         return self._home.fetch_model(found, Path(directory))
 
-    def runs(self, *, limit: int | None = None, after: Run | str | None = None, where: str = "") -> list[Run]:
+    def runs(
+        self,
+        *,
+        limit: int | None = None,
+        after: Run | str | None = None,
+        where: str = "",
+        sort: str = "",
+    ) -> list[Run]:
         """Runs, newest first: all, or a page.
 
         Args:
             limit: at most so many.
             after: a run, or its id: only those that come after it, which are older.
             where: only those with which this holds, such as ``loss < 0.3 and label:project = x``.
+            sort: in another order: ``best`` by the first metric of ``where``, or such as ``-cost``.
 
         Raises:
             NotFoundError: there is no such run.
-            UsageError: the limit is below 1, or ``where`` is no condition.
+            UsageError: the limit is below 1, ``where`` is no condition, ``sort`` no order, or there is
+                ``after``, too: another order has no older ones.
         """
+        if sort and after is not None:
+            raise UsageError("after, and sort", "Ask for all, or for the first ones by `limit`.")
         last = after.id if isinstance(after, Run) else after
-        return [Run(self._home, row["run"]) for row in self._home.listed(limit, last, where)["runs"]]
+        return [Run(self._home, row["run"]) for row in self._home.listed(limit, last, where, sort)["runs"]]
 
     def cost(self, *, by: str = "month", since: str = "", where: str = "") -> dict[str, Any]:
         """What runs have cost and their quotes had said: the object of ``trainmaster cost --json``.

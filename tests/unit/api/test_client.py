@@ -115,6 +115,17 @@ def test_a_home_is_set_up_and_looked_after(tmp_path: Path, monkeypatch):
     client.close()
 
 
+def test_runs_come_in_another_order(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("TRAINMASTER_HOME", str(tmp_path / "home"))
+    for name, at in (("job-b", 1.0), ("job-a", 2.0), ("job-c", 3.0)):
+        record_run(Service(Home.from_environment()), name, at)
+    client = Client()
+    assert [each.id for each in client.runs(sort="run", limit=2)] == ["job-a", "job-b"]
+    assert [each.id for each in client.runs(sort="-created")] == ["job-c", "job-a", "job-b"]
+    with pytest.raises(UsageError, match="after, and sort"):
+        client.runs(sort="run", after="job-a")
+
+
 def test_another_process_gets_a_run_and_its_client(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("TRAINMASTER_HOME", str(tmp_path / "home"))
     record_run(Service(Home.from_environment()), "job-1", 1.0)
