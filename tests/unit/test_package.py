@@ -72,13 +72,13 @@ print(trainmaster.testing.__file__, len(names))
 def test_a_tag_makes_the_version_and_no_tags_the_fallback(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
     (tmp_path / "README.md").touch()
-    assert hatch_version(tmp_path) == "0.3.0.dev0"  # a zip
+    assert hatch_version(tmp_path) == "0.4.0.dev0"  # a zip
     git(tmp_path, "init")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-m", "all")
-    assert hatch_version(tmp_path) == "0.3.0.dev1"  # a clone without tags: commits are counted
-    git(tmp_path, "tag", "v0.3.1")
-    assert hatch_version(tmp_path) == "0.3.1"
+    assert hatch_version(tmp_path) == "0.4.0.dev1"  # a clone without tags: commits are counted
+    git(tmp_path, "tag", "v0.4.1")
+    assert hatch_version(tmp_path) == "0.4.1"
 
 
 def test_the_version_is_that_of_the_installation(monkeypatch: pytest.MonkeyPatch) -> None:
