@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from trainmaster.cli._groups import VerbGroup
 from trainmaster.spec.errors import UsageError
 
 #: Where each verb is, below this package: a function, or a `typer.Typer` with verbs of its own; and the first
@@ -272,7 +273,9 @@ class _LazyCommands(Mapping[str, Any]):
 
 
 def _say_in_two_lines(group: typer.Typer) -> None:
-    """Have all verbs of a group say what is wrong as others do."""
+    """Have a group and all of its verbs say what is wrong as others do."""
+    if not isinstance(group.info.cls, type):  # typer's own
+        group.info.cls = VerbGroup
     for command in group.registered_commands:
         command.cls = _Verb
     for below in group.registered_groups:
@@ -280,7 +283,7 @@ def _say_in_two_lines(group: typer.Typer) -> None:
             _say_in_two_lines(below.typer_instance)
 
 
-class _Verbs(TyperGroup):
+class _Verbs(VerbGroup):
     """All verbs; what they do in a sentence is shown without any of them."""
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - passed on

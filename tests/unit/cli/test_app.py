@@ -40,7 +40,7 @@ def test_a_verb_is_imported_without_the_others():
             words
         )
     said = _in_a_process(["statsu"])
-    assert "Did you mean 'status'?" in "".join(said)
+    assert "Did you mean status?" in "".join(said)
 
 
 def test_who_looks_at_runs_loads_nothing_that_only_driving_needs(tmp_path, monkeypatch):
@@ -70,6 +70,12 @@ def test_who_looks_at_runs_loads_nothing_that_only_driving_needs(tmp_path, monke
         (["models", "sow", "x"], "trainmaster models has no sow", "Did you mean show?"),
         (["models", "job-1a", "x"], "trainmaster models list: x is too much", "models list --help`"),
         (["views", "nothing"], "trainmaster views has no nothing", "`trainmaster views --help` lists its"),
+        (["statsu"], "trainmaster has no statsu", "Did you mean status?"),
+        (["xyzzy"], "trainmaster has no xyzzy", "`trainmaster --help` lists its verbs."),
+        (["--jsn", "status"], "trainmaster: No such option: --jsn", "`trainmaster --help` says"),
+        (["team", "lisst"], "trainmaster team has no lisst", "Did you mean list?"),
+        (["server", "keys", "list"], "trainmaster server has no keys", "Did you mean key?"),
+        (["server", "--port", "x"], "trainmaster server: Invalid value for '--port'", "server --help`"),
         (["team", "list", "--jsn"], "team list has no option --jsn", "Did you mean --json?"),
     ],
 )
