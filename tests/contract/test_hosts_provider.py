@@ -75,6 +75,7 @@ class LocalShell:
         for place in ("/proc/meminfo", "/proc/self/cgroup", "/sys/fs/cgroup") if kernel else ():
             script = script.replace(place, f"{kernel}{place}")
         env = {"PATH": os.environ["PATH"], "TRAINMASTER_CLAIMS": str(self.root / host.name)}
+        env["OMP_NUM_THREADS"] = "1"  # as a profile may have it: `nproc` goes by it
         done = subprocess.run(
             ["/bin/sh", "-s"],
             user=self.uid,

@@ -219,8 +219,8 @@ class StorageProtocol(Protocol):
             dry_run: only say what would go.
 
         Returns:
-            ``kinds``: of each ``count``, ``bytes``, the first ``names``, and as ``trouble`` why something
-            could not be looked at; ``bytes`` of all together.
+            ``kinds``: of each ``count``, ``bytes``, the first ``names``, as ``stays`` what recipes name, and
+            as ``trouble`` why something could not be looked at; ``bytes`` of all together.
 
         Raises:
             UsageError: there is no such kind.

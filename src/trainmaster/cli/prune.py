@@ -36,6 +36,8 @@ def prune(
         ]
         if rows:
             (say if as_json else show)(table(["kind", "how many", "goes", ""], rows))
+        for stays in (each for kind in found["kinds"].values() for each in kind.get("stays", ())):
+            (say if as_json else show)(f"stays: {stays}")
     if not dry_run:
         if count:
             agree_to_remove(f"{count} of these, {format_bytes(found['bytes'])}", yes=yes)

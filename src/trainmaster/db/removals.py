@@ -106,6 +106,16 @@ def needed(database: Database, run: str, record: Sequence[Reason] = ()) -> Neede
     return database.write(lambda connection, _: _needed(connection, run, record, now))
 
 
+def named_in(database: Database, run: str) -> list[tuple[Reason, str]]:
+    """Recipes of runs that may go on, and of workflows, that name a run, and what to say of each.
+
+    Raises:
+        NotFoundError: there is no such run.
+    """
+    now = database.clock_s()
+    return database.write(lambda connection, _: _named(connection, run_row(connection, run), now, None))
+
+
 def mark(database: Database, run: str, by: str, record: Sequence[Reason] = ()) -> Needed:
     """Take a run away from all who look, or what it does not need, unless all of it is needed: what is.
 
@@ -305,7 +315,8 @@ def _experiments(run: str) -> sa.Select[Any]:
 
 def _needed(connection: Connection, run: str, record: Sequence[Reason], now: float) -> Needed:
     row = run_row(connection, run)
-    whole = [*_going_on(row, now), *_used(connection, run), *_named(connection, row, now)]
+    named = [why for why, _ in _named(connection, row, now)]
+    whole = [*_going_on(row, now), *_used(connection, run), *named]
     return Needed(tuple(whole), _models(connection, run, now), tuple(record))
 
 
@@ -343,27 +354,27 @@ def _used(connection: Connection, run: str) -> list[Reason]:
     ]
 
 
-def _named(connection: Connection, row: RowMapping, now: float) -> list[Reason]:
-    """Runs that may go on, and workflows, whose recipes name it; of another team without their names."""
+def _named(
+    connection: Connection, row: RowMapping, now: float, most: int | None = 10
+) -> list[tuple[Reason, str]]:
+    """Runs that may go on, and workflows, whose recipes name it, with these; of another team unnamed."""
     run, team = row["id"], row["team"]
-    runs = sa.select(t.run.c.id, t.run.c.team).where(
+    runs = sa.select(t.run.c.id, t.run.c.team, t.run.c.recipe).where(
         t.run.c.id != run,
         may_go_on(now - RESUMED_WITHIN_S),
         t.run.c.recipe.contains(run, autoescape=True),
     )
-    flows = sa.select(t.workflow.c.name, t.workflow.c.team)
+    flows = sa.select(t.workflow.c.name, t.workflow.c.team, t.workflow.c.request)
     flows = flows.where(t.workflow.c.request.contains(run, autoescape=True))
     found = []
-    for each in connection.execute(runs.limit(10)):
+    for each in connection.execute(runs.limit(most)):
         hint = f"Remove that run first: `trainmaster rm {each.id}`."
-        found.append(
-            Reason(f"the recipe of {each.id} names it", hint, each.id) if each.team == team else _OF_OTHERS
-        )
-    for each in connection.execute(flows.limit(10)):
+        why = Reason(f"the recipe of {each.id} names it", hint, each.id) if each.team == team else _OF_OTHERS
+        found.append((why, each.recipe))
+    for each in connection.execute(flows.limit(most)):
         hint = f"`trainmaster workflows rm {each.name}` removes that."
-        found.append(
-            Reason(f"workflow {each.name} names it", hint) if each.team == (team or "") else _OF_OTHERS
-        )
+        why = Reason(f"workflow {each.name} names it", hint) if each.team == (team or "") else _OF_OTHERS
+        found.append((why, each.request))
     return found
 
 

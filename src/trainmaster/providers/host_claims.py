@@ -127,7 +127,7 @@ memory() {
   echo "$least"
 }
 processors() {
-  least=$(($(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) * 1000))
+  least=$(($(OMP_NUM_THREADS= OMP_THREAD_LIMIT= nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) * 1000))
   while IFS=: read -r _ kinds path; do
     case ,$kinds, in ,,) top=/sys/fs/cgroup;; *,cpu,*) top=/sys/fs/cgroup/cpu;; *) continue;; esac
     group=$top$path

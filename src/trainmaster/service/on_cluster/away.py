@@ -277,6 +277,8 @@ class AwayRuns:
             store = self._store(row)
             state = store.state()
             is_lost = is_ours or self._is_lost(row, store, state)
+            if not is_lost:  # handed over again, or cut off for a while: a server lives long
+                self._left_to.discard(run)
             is_left = is_lost and not is_ours and self._goes_on(row)
             is_coming = is_ours and not (state is not None and state.is_over)
             if self._bring(row, store, state, is_alive=is_left or is_coming or not is_lost):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +19,9 @@ from trainmaster.service.runs.run_names import owner_of
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.service.storage.directories import DiskUse, in_use, last_used_s
 from trainmaster.service.storage.removal import JUST_TAKEN_S, RunRemoval, remove_environment
+from trainmaster.spec.data_source import EXPERIMENT_NAME
 from trainmaster.spec.errors import TrainmasterError, UsageError
+from trainmaster.spec.sections import RunReference
 from trainmaster.spec.states import EndReason
 
 if TYPE_CHECKING:
@@ -33,6 +37,9 @@ UNUSED_S: Final = 86_400.0
 #: What was trimmed so long ago has long been gone on with.
 _TRIMMED_S: Final = 7 * 86_400.0
 
+#: After a run's id, in what names one of its checkpoints.
+_TASK: Final = rf"(?:/(?:{EXPERIMENT_NAME})(?:/\d{{1,9}})?)?"
+
 
 @dataclass(slots=True)
 class Prunable:
@@ -42,12 +49,14 @@ class Prunable:
         count: of things.
         size_bytes: of all of them.
         names: of the first ones.
+        stays: what of it would go, if nothing named it, and why it stays.
         trouble: why something could not be looked at.
     """
 
     count: int = 0
     size_bytes: int = 0
     names: list[str] = field(default_factory=list)
+    stays: list[str] = field(default_factory=list)
     trouble: str = ""
 
     def add(self, name: str, size: int) -> None:
@@ -60,6 +69,7 @@ class Prunable:
     def to_json(self) -> dict[str, Any]:
         """As ``prune --json`` prints it."""
         found = {"count": self.count, "bytes": self.size_bytes, "names": self.names}
+        found |= {"stays": self.stays} if self.stays else {}
         return found | ({"trouble": self.trouble} if self.trouble else {})
 
 
@@ -146,6 +156,7 @@ class Pruning:
                 and (row["ended_at"] < self._database.clock_s() - kept_s)
             )
             good = removals.whole_tasks(self._database, row["id"])
+            named_in = cache(partial(removals.named_in, self._database, row["id"]))
             least = int(is_old and bool(removals.needed(self._database, row["id"]).whole))
             for name in store.folders(f"checkpoints/{row['id']}"):
                 for task in store.folders(f"checkpoints/{row['id']}/{name}"):
@@ -153,20 +164,32 @@ class Pruning:
                         is_good = (name, task) in good
                         keep = kept_after(experiment) if is_good else checkpoints_of(experiment).keep
                         place = f"checkpoints/{row['id']}/{name}/{task}"
-                        self._thin(found, row, store, place, least if is_old and is_good else keep)
+                        most = least if is_old and is_good else keep
+                        self._thin(found, row, store, place, most, named_in)
 
-    def _thin(self, found: Prunable, row: RowMapping, store: ObjectStore, place: str, keep: int) -> None:
+    def _thin(
+        self,
+        found: Prunable,
+        row: RowMapping,
+        store: ObjectStore,
+        place: str,
+        keep: int,
+        named_in: Callable[[], list[tuple[removals.Reason, str]]],
+    ) -> None:
         series = CheckpointSeries(store.url_of(place), owner_of(row, self._home))
         sizes: dict[str, int] = {}
         for each in store.list(place):
             folder = each.key.removeprefix(f"{place}/").partition("/")[0]
             sizes[folder] = sizes.get(folder, 0) + each.size_bytes
         gone = series.surplus(keep) if keep else sorted(int(folder) for folder in sizes if folder.isdigit())
+        named = _named_numbers(place, named_in()) if gone else {}
+        found.stays += [f"{place}@{number}: {named[number]}" for number in gone if number in named]
+        gone = [number for number in gone if number not in named]
         for number in gone:
             found.add(series.uri_of(number), sizes.get(f"{number:06d}", 0))
         if self._is_trial:
             return
-        if keep:
+        if keep or named:
             for number in gone:
                 delete(series.uri_of(number))
             series.clear_unfinished()
@@ -244,6 +267,26 @@ class Pruning:
     def _free(self, found: Prunable, place: Path, unused_s: float) -> None:
         if size := self._removal.free(place, unused_s, is_trial=self._is_trial):
             found.add(str(place), size)
+
+
+def _named_numbers(place: str, recipes: Sequence[tuple[removals.Reason, str]]) -> dict[int, str]:
+    """Checkpoints of a task that recipes begin with, by number, and why each stays.
+
+    >>> of = removals.Reason("job-2 names it", "")
+    >>> _named_numbers("checkpoints/job-1/main/0", [(of, '{"from": "job-1/main/0@2"}'), (of, "job-1@3")])
+    {2: 'job-2 names it', 3: 'job-2 names it'}
+    >>> _named_numbers("checkpoints/job-1/main/0", [(of, "job-1/main/1@2 job-1/b@2 job-1/x/y@2")])
+    {}
+    """
+    _, run, experiment, task = place.split("/")
+    found: dict[int, str] = {}
+    for reason, text in recipes:
+        for name in re.findall(rf"{re.escape(run)}{_TASK}@[1-9]\d{{0,8}}", text):
+            wanted = RunReference.parse(name)
+            is_here = wanted.experiment in (None, experiment) and wanted.task in (None, int(task))
+            if is_here and wanted.number is not None:
+                found.setdefault(wanted.number, reason.why)
+    return found
 
 
 def _directories(root: Path) -> list[Path]:

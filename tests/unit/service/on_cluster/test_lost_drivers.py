@@ -52,6 +52,11 @@ def test_who_looks_at_a_run_whose_machine_is_lost_has_it_go_on_once(scene):
     for look in (away.look, lambda _: away.look_at_all()):
         look(RUN)
         assert left == [RUN]
+    away.lost_s = 1e9  # it was cut off, or somebody has handed it over once more
+    away.look(RUN)
+    away.lost_s = -1
+    away.look(RUN)
+    assert left == [RUN, RUN]
     away = scene.away(lost_s=-1)
     away.go_on = lambda _: killed()
     with pytest.raises(KeyboardInterrupt):

@@ -173,6 +173,32 @@ def test_the_last_checkpoint_stays_that_a_run_begins_with_which_may_go_on(servic
     assert prune(service, "checkpoints", checkpoints=DAY_S) == {"checkpoints": 1}
 
 
+@pytest.mark.parametrize(
+    ("keys", "kept_s", "left"),
+    [
+        ({"keep": 3, "keep_after": 3}, {"checkpoints": DAY_S}, ["000002", "000003"]),
+        ({"keep_after": 0}, {}, ["000002"]),
+    ],
+    ids=["when the time is over", "as its recipe keeps none"],
+)
+@pytest.mark.parametrize("name", ["{}/main/0@2", "{}@2"], ids=["as a run has it", "as a workflow may"])
+def test_a_checkpoint_that_a_recipe_names_stays_and_is_said(service, keys, kept_s, left, name):
+    now = service.database.clock_s()
+    recipe_with(service, RUN, checkpoint=keys)
+    checkpoints(service, RUN, 2, 3)
+    set_row(service, RUN, ended_at=now - 2 * DAY_S)
+    recipe_with(service, OTHER, checkpoint={"from": name.format(RUN)})
+    set_row(service, OTHER, state="WAITING", reason=None, ended_at=None)
+    found = Pruning(service, ALL_RUNS, "ann", kept_s=kept_s).prune(["checkpoints"])
+    assert there(service, RUN) == left
+    assert found["kinds"]["checkpoints"]["stays"] == [
+        f"checkpoints/{RUN}/main/0@2: the recipe of {OTHER} names it"
+    ]
+    set_row(service, OTHER, state="DONE", reason="SUCCEEDED", ended_at=now)
+    assert prune(service, "checkpoints", checkpoints=DAY_S) == {"checkpoints": len(left)}
+    assert there(service, RUN) == []
+
+
 def test_a_kind_that_cannot_be_looked_at_hides_nothing_of_the_others(service, monkeypatch):
     monkeypatch.setattr(pruning.ObjectStore, "folders", _away)
     unused = snapshot(service, "unused")
