@@ -133,7 +133,8 @@ def _overview_lines(seen: Mapping[str, Any]) -> list[str]:
     needs = seen["needs_you"]
     paused = needs.get("workflows", ())  # older servers tell none
     lines = [f"needs you: {run['run']}: {_why(run)}" for run in needs["runs"]]
-    more = needs["count"] - len(needs["runs"])
+    # Older servers count both in one: what is not shown may be either.
+    more = needs["count"] - len(needs["runs"]) if "workflow_count" in needs else 0
     lines += [f"needs you: {counted(more, 'more run')}"] * (more > 0)
     lines += [f"needs you: workflow {each['workflow']}: {each['why']}" for each in paused]
     more = needs.get("workflow_count", 0) - len(paused)

@@ -125,9 +125,11 @@ def find(database: Database, name: str) -> RowMapping | None:
     return database.first(sa.select(_T).where(_T.c.id == name))
 
 
-def newest(database: Database, kind: str, teams: Collection[str] | None, limit: int) -> Sequence[RowMapping]:
-    """Requests of a kind, the newest first: of these teams, or None for all."""
-    mine = _T.c.kind == kind
+def newest(
+    database: Database, kind: str, teams: Collection[str] | None, since: float, limit: int
+) -> Sequence[RowMapping]:
+    """Requests of a kind that were asked since then, the newest first: of these teams, or None for all."""
+    mine = (_T.c.kind == kind) & (_T.c.created_at >= since)
     if teams is not None:
         mine &= _T.c.team.in_(teams)
     return database.read(sa.select(_T).where(mine).order_by(_T.c.created_at.desc(), _T.c.id).limit(limit))

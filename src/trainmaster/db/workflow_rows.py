@@ -107,7 +107,8 @@ def of_teams(database: Database, teams: Collection[str] | None) -> Sequence[RowM
 
 def _with_token() -> sa.Select[Any]:
     token = t.token.c
-    query = sa.select(t.workflow, token.expires_at.label("good_until"))
+    ends = sa.func.coalesce(token.revoked_at, token.expires_at)
+    query = sa.select(t.workflow, ends.label("good_until"))
     return query.select_from(t.workflow.outerjoin(t.token, token.name == _W.token))
 
 

@@ -154,8 +154,9 @@ async def _invalid(request: Request, error: Exception) -> Response:
 async def _broken(request: Request, error: Exception) -> Response:
     """A mistake of ours, unless our files were replaced: it is in the server's log, and no more is told."""
     if replaced := request.app.state.files.replaced():  # so may be the templates
+        fits = "<meta charset=utf-8><meta name=viewport content=width=device-width>"
         said = f"<h1>Restart the server</h1><p>{escape(replaced.args[0])}. {escape(replaced.hint)}</p>"
-        return HTMLResponse(f"<!doctype html><html lang=en><title>Trainmaster</title>{said}", 503)
+        return HTMLResponse(f"<!doctype html><html lang=en>{fits}<title>Trainmaster</title>{said}", 503)
     hint = "Its log says more. Try again; if that does not help, please report it."
     return page(request, "error.html", 500, title="the server has made a mistake", hint=hint)
 

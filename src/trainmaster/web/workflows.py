@@ -11,6 +11,7 @@ from fastapi.responses import Response
 
 from trainmaster.api.rest.state import Reader, ServerState, State, Submitter
 from trainmaster.service.driving.submissions import RunRequest
+from trainmaster.service.runs.overview import TOKEN_S
 from trainmaster.service.users.caller import Caller
 from trainmaster.web.rendering import page, redirect
 
@@ -26,12 +27,18 @@ def workflows(request: Request, state: State, caller: Reader) -> Response:
 @router.get("/workflows/{name}")
 def workflow(request: Request, name: str, state: State, caller: Reader) -> Response:
     """One of them."""
-    found = state.workflows(caller).show(name)
+    found, now = state.workflows(caller).show(name), state.service.database.clock_s()
+    last = found["last"] if found["state"] == "PAUSED" else None
+    # Paused as its right has ended, and not resumed since.
+    is_left = last is not None and (last["trigger"], last["at"]) == ("its right", found["changed_at"])
+    ends_soon = found["good_until"] is not None and now <= found["good_until"] <= now + TOKEN_S
     return page(
         request,
         "workflow.html",
         workflow=found,
         may_change="run" in caller.scopes,
+        is_left=is_left,
+        needs_another=is_left or ends_soon,
         address=_address(request, name),
         of_team=request.query_params.get("team"),
     )

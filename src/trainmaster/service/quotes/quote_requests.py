@@ -180,14 +180,15 @@ class QuoteRequests(ServerLoop):
         return {**columns(row, "id", "state", "asked_by", "created_at"), "told": told, **texts}
 
     def listed(self, caller: Caller) -> list[dict[str, Any]]:
-        """Quotes that the caller's team has asked for, the newest first, at most `SHOWN`.
+        """Quotes that the caller's team has asked for within a week, the newest first, at most `SHOWN`.
 
         Returns:
             ``id``, ``state``, ``asked_by``, ``created_at``, ``team``, ``name`` (of the recipe), ``time_s``
             and ``cost_usd`` (p5, p50, p95; None before, or if not known), ``error`` (why there is none).
         """
         teams = None if caller.sees_all else [caller.team or ""]
-        return [_line(row) for row in rows.newest(self._service.database, QUOTE, teams, SHOWN)]
+        since = time.time() - KEPT_S  # older ones are there until the next one is asked for
+        return [_line(row) for row in rows.newest(self._service.database, QUOTE, teams, since, SHOWN)]
 
     def ask_of(self, caller: Caller, kind: str, name: str) -> QuoteAsk:
         """What was asked."""

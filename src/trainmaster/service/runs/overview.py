@@ -30,7 +30,7 @@ _DAY_S: Final = 86400.0
 _BEGINS_S: Final = 900.0
 _QUOTES_S: Final = 90 * _DAY_S
 #: So long before its token ends a workflow needs somebody.
-_TOKEN_S: Final = 7 * _DAY_S
+TOKEN_S: Final = 7 * _DAY_S
 
 
 def overview(service: Service, caller: Caller, which: RunFilter) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def _paused(database: Database, which: RunFilter) -> list[dict[str, Any]]:
     teams = None if which.teams is None else [team or "" for team in which.teams]
     now = database.clock_s()
     why = [(row, row["message"]) for row in workflow_rows.without_right(database, teams)]
-    for row in workflow_rows.ending(database, teams, now, now + _TOKEN_S):
+    for row in workflow_rows.ending(database, teams, now, now + TOKEN_S):
         left = format_duration(row["good_until"] - now)
         why.append((row, f"its token {row['token']} ends in {left}: take it over with another one"))
     return [{"workflow": row["name"], "team": row["team"] or None, "why": words} for row, words in why]

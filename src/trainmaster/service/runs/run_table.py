@@ -24,6 +24,8 @@ USUAL_COLUMNS: Final = 3
 MOST_COLUMNS: Final = 12
 #: The order of `listed_runs` by the first metric that its condition names: the best run first.
 BEST: Final = "best"
+#: Of how many runs come before a page: more is no number that a database takes.
+_MOST_DIGITS: Final = 12
 #: Of so many runs the values are read at once.
 _AT_ONCE: Final = 500
 
@@ -126,8 +128,8 @@ def listed_runs(
         return _with_named_values(database, runs_summary(database, limit, after, which), which)
     if limit is not None and limit < 1:
         raise UsageError(f"{limit} is no number of runs to list", "Give a limit of 1 or more.")
-    if not (before := after or "0").isdecimal():
-        raise UsageError(f"{before!r} is no place in this order", "Give what the page before has told.")
+    if not (before := after or "0").isdecimal() or len(before) > _MOST_DIGITS:
+        raise UsageError(f"{before[:100]!r} is no place in this order", "Give what the page before has told.")
     order = _order(database, which, sort)
     found = briefs(database, queries.runs(database, limit, None, which, order, int(before)))
     page: dict[str, Any] = {"runs": found}

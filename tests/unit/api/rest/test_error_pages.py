@@ -43,6 +43,7 @@ def test_files_that_were_replaced_below_a_server_are_told_with_what_to_do(served
     file.unlink()
     page = served.ask("admin", "GET", "/examples")
     assert (page.status_code, "Restart the server" in page.text) == (503, True)
+    assert "<meta name=viewport" in page.text, "a phone shows it in letters that can be read"
     said = served.ask("admin", "GET", "/api/v1/readyz")
     assert (said.status_code, said.headers["retry-after"]) == (503, "5")
     assert "its files were replaced since" in said.json()["title"]

@@ -260,6 +260,10 @@ def test_a_quote_is_asked_for_looked_at_and_streamed(served):
     for at in ("/quotes", "/api/v1/quotes"):
         assert found["id"] not in served.ask("blue-user", "GET", at).text
     assert found["id"] in served.ask("admin", "GET", "/api/v1/quotes").text
+    long_ago = database.clock_s() - 8 * 86400.0
+    with database.engine.begin() as connection:
+        connection.execute(tables.quote_request.update().values(created_at=long_ago, ended_at=long_ago))
+    assert found["id"] not in served.ask("red-read", "GET", "/api/v1/quotes").text, "within a week"
     for _ in range(3):
         served.ask("red-user", "POST", "/api/v1/plans", json={"recipe": QUOTED})
     answer = served.ask("red-user", "POST", "/api/v1/quotes", json=body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from html import unescape
 
 import pytest
@@ -103,6 +104,7 @@ def test_a_colleague_takes_over_what_somebody_has_left(served):
         422,
         True,
     )
+    assert ask("GET", "").json()["good_until"] <= time.time(), "it was revoked, and ends at no later time"
     shown = served.ask("red-both", "GET", "/workflows/nightly").text
     assert '<button name="do" value="take over">Go on in my name</button>' in shown
     found = ask("POST", "/resume?take_over=true").json()
@@ -110,6 +112,9 @@ def test_a_colleague_takes_over_what_somebody_has_left(served):
     assert (found["replaced"]["registered_by"], found["new"], "secret" in found) == ("u", False, False)
     (row,) = served.service.database.read(sa.select(t.workflow))
     assert (row["token"], json.loads(row["request"])["max_usd"]) == ("v", 5.0)
+    served.ask("red-both", "POST", "/workflows/nightly", data={"do": "pause"})
+    paused = served.ask("red-both", "GET", "/workflows/nightly").text
+    assert ('value="resume">Go on<' in paused, "Go on in my name" in paused) == (True, False), "by hand"
     again = served.ask("red-both", "POST", "/workflows/nightly", data={"do": "take over"})
     assert (again.status_code, again.headers["location"]) == (303, "/workflows/nightly")
 
@@ -171,6 +176,7 @@ def test_one_whose_token_ends_within_a_week_needs_somebody_before(served):
     assert told["why"] == "its token u ends in 3 d: take it over with another one"
     assert "its token u ends in 3 d" in served.ask("red-read", "GET", "/").text
     assert "; that token ends" in served.ask("red-read", "GET", "/workflows/nightly").text
+    assert "Go on in my name" in served.ask("red-user", "GET", "/workflows/nightly").text
     found = served.ask("red-read", "GET", "/api/v1/workflows/nightly").json()
     assert round(found["good_until"] - now) == 3 * 86400 + 60
     served.ask("red-user", "POST", "/workflows/nightly", data={"do": "pause"})
@@ -203,3 +209,6 @@ def test_more_workflows_that_may_start_nothing_than_are_shown_are_in_their_list(
     assert "needs you: 1 more workflow" in _overview_lines(
         served.ask("red-read", "GET", "/api/v1/overview").json()
     )
+    before = {"count": 6, "runs": [], "workflows": told["workflows"]}  # 0.2.0 counted both in one
+    seen = {**served.ask("red-read", "GET", "/api/v1/overview").json(), "needs_you": before}
+    assert not any("more run" in line for line in _overview_lines(seen))
