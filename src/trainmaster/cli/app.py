@@ -199,8 +199,8 @@ _TOO_MUCH: Final = {"logs": "`--experiment` names an experiment, `--task` and `-
 
 #: What is looked for as an option, and is a key of the recipe.
 _KEYS: Final = {
-    "total": "budget.total=20", "budget": "budget.total=20", "max-usd": "budget.total=20",
-    "per-hour": "budget.per_hour=3", "deadline": "budget.deadline=2h",
+    "total": "budget.total=20USD", "budget": "budget.total=20USD", "max-usd": "budget.total=20USD",
+    "per-hour": "budget.per_hour=3USD", "deadline": "budget.deadline=2h",
 }  # fmt: skip
 
 

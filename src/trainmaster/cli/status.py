@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmaster.cli.labels import labels_text, none_fits
-from trainmaster.cli.opening import open_client
+from trainmaster.cli.opening import context, open_client
 from trainmaster.cli.options import AsJson, Labels, RunOrNone, WhereText, condition
 from trainmaster.cli.output import (
     best_text,
@@ -163,7 +163,6 @@ def _why(run: Mapping[str, Any]) -> str:
 
 def _no_runs() -> str:
     """That there are none, and why there may be some elsewhere: then a new run would be in neither list."""
-    from trainmaster.cli.opening import context
     from trainmaster.service import Home
 
     folders = Home.from_environment(makes=False).root / "runs"
@@ -178,12 +177,12 @@ def _no_runs() -> str:
 def _show_runs(client: ClientProtocol, limit: int | None, where: str, *, with_overview: bool = False) -> None:
     listed = client.listed(limit or _LISTED_RUNS, where=where, sort="best" if where else "")
     runs = listed["runs"]
+    if with_overview and (runs or context() is not None):  # a server may have workflows that need somebody
+        for line in _overview_lines(client.overview()):
+            show(line)
     if not runs:
         say(none_fits(client, where) if where else _no_runs())
         return
-    if with_overview:
-        for line in _overview_lines(client.overview()):
-            show(line)
     labelled = any("labels" in r for r in runs)
     has_owners = len({r.get("owner") for r in runs}) > 1
     named = list(dict.fromkeys(column for r in runs for column in r.get("values", ())))

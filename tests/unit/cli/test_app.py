@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from command_line import invoke, whole_command
 from trainmaster.cli import main
-from trainmaster.cli.app import _VERBS, PANELS, app
+from trainmaster.cli.app import _KEYS, _VERBS, PANELS, app
+from trainmaster.spec import read_recipe
 from trainmaster.spec.errors import UsageError
 
 
@@ -57,7 +58,7 @@ def test_who_looks_at_runs_loads_nothing_that_only_driving_needs(tmp_path, monke
         (["cp"], "trainmaster cp needs RUN", "`trainmaster cp --help`"),
         (["logs", "job-1a", "train", "3"], "logs: train 3 is too much", "`--experiment` names an experiment"),
         (["check", "a", "b"], "trainmaster check: b is too much", "`trainmaster check --help`"),
-        (["run", "a", "--total", "3"], "trainmaster run has no option --total", "`--set budget.total=20`"),
+        (["run", "a", "--total", "3"], "trainmaster run has no option --total", "`--set budget.total=20USD`"),
         (["run", "a", "--yess"], "trainmaster run has no option --yess", "Did you mean --yes?"),
         (["status", "--total", "3"], "status has no option --total", "`trainmaster status --help`"),
         (["models", "diff", "--foo"], "models diff has no option --foo", "`trainmaster models diff --help`"),
@@ -84,6 +85,14 @@ def test_what_is_missing_or_too_much_is_said_in_two_lines(words, said, hint):
         invoke(*words)
     assert said in refused.value.args[0]
     assert hint in refused.value.hint
+
+
+def test_the_key_that_is_meant_by_an_option_is_named_with_a_value_that_a_recipe_may_have(tmp_path):
+    """`budget.total=20` was named, and refused as an amount without a currency."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("name: x\nexperiments: {main: {command: 'true', workers: 1}}\n")
+    for override in set(_KEYS.values()):
+        assert read_recipe(recipe, overrides=[override]).budget is not None
 
 
 @pytest.mark.parametrize("line", ["trainmaster run --", "trainmaster cp --", "trainmaster check a b --"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
+from contextlib import closing
 
 import pytest
 
@@ -54,7 +56,7 @@ def call(*words):
     return done
 
 
-def test_a_server_keeps_it_and_the_verbs_look_after_it(server, recipe):
+def test_a_server_keeps_it_and_the_verbs_look_after_it(server, recipe, tmp_path):
     uses, *said = call("run", recipe).stderr.splitlines()
     assert uses.startswith(f"uses the server {server.url} ")
     assert said[0] == f"nightly is kept by {server.url}, revision 1"
@@ -75,6 +77,11 @@ def test_a_server_keeps_it_and_the_verbs_look_after_it(server, recipe):
     assert call("workflows", "resume", "nightly", "--take-over").stderr == (
         "nightly goes on, with the token in use\n"
     )
+    with closing(sqlite3.connect(tmp_path / "t.db")) as database, database:
+        database.execute("UPDATE token SET expires_at = ?", [time.time() + 3 * 86400 + 60])
+    told = call("status")  # though it has started no run so far
+    assert "needs you: workflow nightly: its token t ends in 3 d" in told.stdout
+    assert "no runs yet" in told.stderr
     assert "whsec_" in call("workflows", "secret", "nightly").stderr
     found = json.loads(call("workflows", "trigger", "nightly", "--json").stdout)
     (start,) = found["history"]
