@@ -50,5 +50,7 @@ def test_the_minimum_of_a_machine_in_the_place_of_a_lost_one_is_in_the_quote():
     assert quote.main.time_s.p95 < 90
     assert quote.main.cost_usd.p95 >= 2 * minute_usd - 1e-6
     assert quote.cost_usd.p95 == quote.main.cost_usd.p95
+    both = [replace(job, workload=replace(job.workload, name=name)) for name in ("a", "b")]
+    assert make_quote(both, place, QuoteLimits()).cost_usd.p95 >= 2 * minute_usd - 1e-6, "on one machine"
     calm = make_quote([job], replace(place, waited=(replace(seen, lost=0, used_s=1e5),) * 40), QuoteLimits())
     assert calm.main.cost_usd.p95 < 2 * minute_usd

@@ -381,7 +381,8 @@ def test_where_the_driver_is_only_its_machine_stays_when_all_there_is_over(
     over = ExperimentState("train", (), 1, 1, State.DONE, EndReason.SUCCEEDED)
     later = ExperimentState("eval", ("train",), 1, 1, State.RUNNING)
     run_state = RunState("run", {"train": over, "eval": later}, State.RUNNING)
-    bench.cluster_executor.look(run_state, None, 1000.0)
+    for now in (1000.0, 2000.0):  # also when they have been kept for as long as after the end
+        bench.cluster_executor.look(run_state, None, now)
     kept = "the next run takes them all"
     assert bench.loop.scaling.needed == (None if keep_s else {"worker": 1}), kept if keep_s else ""
     assert not bench.loop.ended

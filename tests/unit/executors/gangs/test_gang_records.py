@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from types import SimpleNamespace
 
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
@@ -185,3 +186,28 @@ def test_many_nodes_without_a_driver_ask_each_other_more_rarely():
     assert (pause_s(1), pause_s(7), pause_s(23)) == (15.0, 15.0, 46.0)
     assert pause_s(200) == 112.5 == 900 / 8, "and yet eight times within the lease"
     assert pause_s(23, lease_s=40.0) == 5.0
+
+
+def test_of_many_nodes_few_are_asked_at_once_and_each_asks_in_an_order_of_its_own(monkeypatch):
+    """All ask all others in the same moment, and `sshd` turns the tenth login away that is under way."""
+    lock, under_way, most, orders = threading.Lock(), 0, 0, []
+
+    def login(command, **_):
+        nonlocal under_way, most
+        with lock:
+            orders[-1].append(command[1])
+            under_way += 1
+            most = max(most, under_way)
+        time.sleep(0.002)
+        with lock:
+            under_way -= 1
+        return SimpleNamespace(stdout=b"[]")
+
+    monkeypatch.setattr("subprocess.run", login)
+    parts = {(f"id-{n}", f"10.0.0.{n}"): ["r/main/0/1"] for n in range(23)}
+    for _ in range(10):
+        orders.append([])
+        assert node_agent._elsewhere({"to_others": ["ssh"], "statuses": "s"}, parts) == {}
+    assert most < 10
+    assert all(sorted(each) == sorted(address for _, address in parts) for each in orders)
+    assert len({each[-1] for each in orders}) > 1
