@@ -128,7 +128,7 @@ class Offer:
     plans = ()
 
     def __init__(self, most_usd):
-        self.most_usd = most_usd
+        self.most_usd, self.costs = most_usd, most_usd != 0
 
     def note_down(self, *_):
         """Nothing was estimated."""
@@ -175,9 +175,10 @@ def test_that_a_machine_drives_is_told_where_it_costs_more_than_its_work(home, m
     text = "experiments: {main: {command: 'true'}, eval: {command: 'true'}}\n"
     recipe = Recipe.from_text(text, directory=home.directory.parent)
     plans = (ONE_MACHINE, replace(ONE_MACHINE, name="eval", experiments=("eval",)))
-    for count, told in ((1, []), (2, ["paid for until its end, also while all is on others"])):
+    words = "until its end, also while all is on others"
+    for count, usd, told in ((1, 0.5, []), (2, 0.5, [f"paid for {words}"]), (2, 0.0, [f"held {words}"])):
         monkeypatch.setattr(Offer, "plans", plans[:count])
-        session = home._service.start(recipe, home.directory / "r.yaml", {}, Offer(0.5), moves=True)
+        session = home._service.start(recipe, home.directory / "r.yaml", {}, Offer(usd), moves=True)
         found = [each.partition(" is ")[2] for each in session.notes if "that drives" in each]
         assert found == told
 

@@ -76,10 +76,11 @@ def accept(
         from trainmaster.service.sinks.feeding import check_sinks
 
         check_sinks(opened, recipe, environ)
+    held = "held" if moves and offer is not None and not offer.costs else "paid for"
     if moves and (asking := [each.name for each in recipe.experiments.values() if each.approval]):
-        notes.append(f"the machine that drives it is paid for while {', '.join(asking)} waits for approval")
+        notes.append(f"the machine that drives it is {held} while {', '.join(asking)} waits for approval")
     if moves and offer is not None and len(offer.plans) > 1:
-        notes.append("the machine that drives it is paid for until its end, also while all is on others")
+        notes.append(f"the machine that drives it is {held} until its end, also while all is on others")
     now = opened.database.clock_s()
     owner = claim_name(opened.home, opened.database, recipe.name, now)
     run, home_id = owner.run, owner.home
