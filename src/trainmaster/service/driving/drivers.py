@@ -10,7 +10,7 @@ import os
 import subprocess
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from concurrent.futures import Future
 from functools import partial
 from typing import Final
 
@@ -18,7 +18,7 @@ from trainmaster.dataclass import dataclass, field
 from trainmaster.db import run_transfer
 from trainmaster.db.held_runs import count_open, undriven
 from trainmaster.executors.supervisor.processes import give_back
-from trainmaster.service.background import begun_apart
+from trainmaster.service.background import begun, begun_apart
 from trainmaster.service.driving.background import go_on_here
 from trainmaster.service.driving.driver import DRIVERS, end_other_versions, is_taken
 from trainmaster.service.driving.wake_pipes import wake_all
@@ -118,9 +118,18 @@ class AwayLooks(ServerLoop):
         super().__init__("runs away", BEAT_S, is_awaited=False)
         self._service = service
         self.away = AwayRuns(service, environ, go_on=partial(go_on_here, service, environ, log.warning))
+        self._looks: dict[str, Future[None]] = {}
 
     def turn(self) -> None:
-        """Look at each of them; what cannot be read stays as it was."""
+        """Look at each of them; what cannot be read stays as it was. None waits for a store that stalls.
+
+        Else all others would be taken for undriven.
+        """
+        errors = [look.exception() for look in self._looks.values() if look.done()]
+        self._looks = {run: look for run, look in self._looks.items() if not look.done()}
         for run in run_transfer.runs_away(self._service.database, self._service.home.identity()):
-            with suppress(TrainmasterError):
-                self.away.look(run)
+            if run not in self._looks:
+                self._looks[run] = begun(partial(self.away.look, run), f"looks at {run}")
+        for error in errors:
+            if error is not None and not isinstance(error, TrainmasterError):
+                raise error  # it is logged

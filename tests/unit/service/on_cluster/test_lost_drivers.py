@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +19,7 @@ from trainmaster.db import RunChange, run_transfer
 from trainmaster.db import database as db_module
 from trainmaster.service import Service
 from trainmaster.service.driving import provider_connection
+from trainmaster.service.driving.drivers import AwayLooks
 from trainmaster.service.driving.driving import Driving
 from trainmaster.service.on_cluster.away import AwayRuns
 from trainmaster.service.on_cluster.driver_store import LOST_S, DriverStore
@@ -90,6 +93,29 @@ def test_a_server_of_its_home_shows_it_and_goes_on_when_its_machine_is_lost(scen
         assert shown()["driver"]["state"] == "working"
         monkeypatch.setattr(DriverStore, "now", lambda _: time.time() + 2 * LOST_S)
         until(lambda: left == [RUN], "it goes on")
+
+
+def test_a_server_looks_at_all_others_while_the_store_of_one_stalls(scene, monkeypatch):
+    monkeypatch.setattr(run_transfer, "runs_away", lambda *_: ["stalls", "fails", "other"])
+    looks, goes_on, looked = AwayLooks(scene.home, scene.environ), threading.Event(), []
+
+    def look(run):
+        looked.append(run)
+        if run == "stalls":
+            goes_on.wait(60.0)
+        if run == "fails":
+            raise OSError("no room")
+
+    looks.away = SimpleNamespace(look=look)
+    try:
+        looks.turn()
+        until(lambda: all(looks._looks[each].done() for each in ("fails", "other")), "they are looked at")
+        with pytest.raises(OSError, match="no room"):
+            looks.turn()
+        until(lambda: looked.count("other") == 2, "and again")
+        assert looked.count("stalls") == 1
+    finally:
+        goes_on.set()
 
 
 def test_what_runs_have_cost_is_what_their_machines_have_said(scene, monkeypatch):
