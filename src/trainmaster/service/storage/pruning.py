@@ -183,7 +183,8 @@ class Pruning:
             sizes[folder] = sizes.get(folder, 0) + each.size_bytes
         gone = series.surplus(keep) if keep else sorted(int(folder) for folder in sizes if folder.isdigit())
         named = _named_numbers(place, named_in()) if gone else {}
-        found.stays += [f"{place}@{number}: {named[number]}" for number in gone if number in named]
+        name = place.partition("/")[2]  # as recipes have it
+        found.stays += [f"{name}@{number}: {named[number]}" for number in gone if number in named]
         gone = [number for number in gone if number not in named]
         for number in gone:
             found.add(series.uri_of(number), sizes.get(f"{number:06d}", 0))

@@ -191,9 +191,7 @@ def test_a_checkpoint_that_a_recipe_names_stays_and_is_said(service, keys, kept_
     set_row(service, OTHER, state="WAITING", reason=None, ended_at=None)
     found = Pruning(service, ALL_RUNS, "ann", kept_s=kept_s).prune(["checkpoints"])
     assert there(service, RUN) == left
-    assert found["kinds"]["checkpoints"]["stays"] == [
-        f"checkpoints/{RUN}/main/0@2: the recipe of {OTHER} names it"
-    ]
+    assert found["kinds"]["checkpoints"]["stays"] == [f"{RUN}/main/0@2: the recipe of {OTHER} names it"]
     set_row(service, OTHER, state="DONE", reason="SUCCEEDED", ended_at=now)
     assert prune(service, "checkpoints", checkpoints=DAY_S) == {"checkpoints": len(left)}
     assert there(service, RUN) == []
