@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Final
 
 import typer
@@ -53,25 +53,38 @@ def cancel(
 
 def _end(client: ClientProtocol, run: str, *, was_asked: bool) -> None:
     ended_before = not was_asked and client.brief(run)["state"] == "DONE"
-    told, looked = False, time.monotonic()
-    known = () if ended_before else client.highlights(run).notes
+    told, say_news = False, None if ended_before else _notes_from_now(client, run)
     for line in ending(client, run):
-        if time.monotonic() - looked >= _LOOK_EVERY_S:  # what is waited for, while it does not end
-            notes, looked = client.highlights(run).notes, time.monotonic()
-            for note in notes:
-                if note not in known:
-                    say(f"{run}: {note.message}")
-            known = (*known, *notes)
+        if say_news is not None:
+            say_news()
         if not told and line["driver"] is not None and (trouble := driver_line(line)):
             told = True
             say(f"{run}: {trouble}")
     say(f"{run} had ended already: {line['reason']}" if ended_before else f"{run}: {line['reason']}")
 
 
+def _notes_from_now(client: ClientProtocol, run: str) -> Callable[[], None]:
+    """A function that says what is waited for: the notes of a run that are new at each call."""
+    known, looked = client.highlights(run).notes, time.monotonic()
+
+    def say_news() -> None:
+        nonlocal known, looked
+        if time.monotonic() - looked < _LOOK_EVERY_S:
+            return
+        notes, looked = client.highlights(run).notes, time.monotonic()
+        for note in notes:
+            if note not in known:
+                say(f"{run}: {note.message}")
+        known = (*known, *notes)
+
+    return say_news
+
+
 def _end_tasks(client: ClientProtocol, run: str, tasks: Sequence[str], *, as_json: bool) -> None:
     """What waits for its turn is not waited for, nor what has no driver."""
     watching = client.watch_run(run)
     next(watching)  # from here on: what happens between the wish and the first look is not missed
+    say_news = _notes_from_now(client, run)
     before = found = client.cancel_tasks(run, tasks)
     names = {(each["experiment"], each["task"]) for each in found}
     while any(each["state"] not in ("DONE", "WAITING") for each in found):
@@ -83,6 +96,8 @@ def _end_tasks(client: ClientProtocol, run: str, tasks: Sequence[str], *, as_jso
         ended = {(each.experiment, each.task) for each in watched.events if each.after == "DONE"}
         if names & ended or line["state"] == "DONE":  # a run may end just after its events were read
             found = client.cancel_tasks(run, tasks)
+        else:
+            say_news()
     for was, each in zip(before, found, strict=True):
         name = f"{run}: {each['experiment']}/{each['task']}"
         if as_json:

@@ -7,9 +7,15 @@ from types import SimpleNamespace
 import pytest
 import typer
 
+from trainmaster.cli import cancel
 from trainmaster.cli.cancel import _end_tasks
 from trainmaster.cli.resume import _resume_all
 from trainmaster.spec.errors import UsageError
+
+
+def _no_notes(run):
+    return SimpleNamespace(notes=())
+
 
 AWAY = {"state": "working", "pid": None, "machine": "i-0a1b"}
 
@@ -43,7 +49,7 @@ def test_a_task_is_waited_for_while_something_drives_its_run(driver, told, capsy
             yield SimpleNamespace(events=(event,), brief=line)
 
     line = {"run": "r", "state": "RUNNING", "driver": driver}
-    client = SimpleNamespace(cancel_tasks=cancel_tasks, watch_run=watch_run)
+    client = SimpleNamespace(cancel_tasks=cancel_tasks, watch_run=watch_run, highlights=_no_notes)
     _end_tasks(client, "r", ["3", "4"], as_json=False)
     assert capsys.readouterr().err.splitlines() == told
     assert asked == (["RUNNING", "DONE"] if driver else ["RUNNING"]), "the wish is written once, then read"
@@ -61,11 +67,35 @@ def test_a_run_that_ends_meanwhile_has_ended_its_tasks(capsys):
         for state in ("RUNNING", "DONE"):
             yield SimpleNamespace(events=(), brief={"run": "r", "state": state, "driver": AWAY})
 
-    client = SimpleNamespace(cancel_tasks=cancel_tasks, watch_run=watch_run, brief=lambda _: {
-        "run": "r", "state": "DONE", "driver": None,
-    })  # fmt: skip
+    client = SimpleNamespace(
+        cancel_tasks=cancel_tasks,
+        watch_run=watch_run,
+        highlights=_no_notes,
+        brief=lambda _: {"run": "r", "state": "DONE", "driver": None},
+    )
     _end_tasks(client, "r", ["3"], as_json=False)
     assert capsys.readouterr().err.splitlines() == ["r: sweep/3: SUCCEEDED"]
+
+
+def test_what_a_task_that_does_not_end_waits_for_is_said_once(monkeypatch, capsys):
+    monkeypatch.setattr(cancel, "_LOOK_EVERY_S", 0.0)
+    old, new = SimpleNamespace(message="rented"), SimpleNamespace(message="node-2 has not answered")
+    ends, notes = iter(["RUNNING", "DONE"]), iter([(old,), (old, new), (old, new)])
+
+    def watch_run(run):
+        for after in ("RUNNING", "STOPPING", "STOPPING", "DONE"):
+            event = SimpleNamespace(experiment="sweep", task=3, after=after)
+            yield SimpleNamespace(events=(event,), brief={"run": "r", "state": "RUNNING", "driver": AWAY})
+
+    client = SimpleNamespace(
+        cancel_tasks=lambda *_: [
+            {"experiment": "sweep", "task": 3, "state": next(ends), "reason": "CANCELLED"}
+        ],
+        watch_run=watch_run,
+        highlights=lambda _: SimpleNamespace(notes=next(notes)),
+    )
+    _end_tasks(client, "r", ["3"], as_json=False)
+    assert capsys.readouterr().err.splitlines() == ["r: node-2 has not answered", "r: sweep/3: CANCELLED"]
 
 
 def test_of_several_that_are_resumed_each_that_cannot_be_is_named(capsys):
