@@ -93,6 +93,11 @@ class Reader:
     def going(self) -> list[Terminal]:
         return [each for each in self.terminals if each.process.poll() is None]
 
+    def await_ends(self) -> None:
+        """Until all commands have ended: the last one may have said its last line just now."""
+        for each in self.terminals:
+            each.process.wait(PATIENCE_S)
+
     def heed(self, prose: str) -> None:
         """Press Ctrl-C where it says so."""
         if "Ctrl-C" in prose and (going := self.going()):

@@ -32,4 +32,4 @@ def test_a_page_is_walked(reader: Reader, pages: list[str]) -> None:
     """What it shows is what one sees; a page that goes on with another one's files is walked after it."""
     for page in pages:
         reader.walk(DOCS / f"{page}.md")
-    assert not reader.going()
+    reader.await_ends()

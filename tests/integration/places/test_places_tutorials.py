@@ -80,4 +80,4 @@ def test_a_tutorial_is_walked(reader: Reader, page: str) -> None:
     begun = [int(step) for step in re.findall(r"#\d+ worker-\d \| begins at (\d+)", reader.said)]
     assert begun[:2] == [0, 0]
     assert max(begun) > 0
-    assert not reader.going()
+    reader.await_ends()
