@@ -121,7 +121,7 @@ class PrivateEngine:
         if self.kind == "apptainer":
             if scratch := [path.name for path in (self.directory / "tmp").iterdir()]:
                 return scratch
-            return [each.parent.name for each in Path("/proc").glob("[0-9]*/environ") if self._started(each)]
+            return [_told(each.parent) for each in self._processes()]
         return self.client("ps", "--all", "--format", "{{.Names}}").split()
 
     def has(self, name: str) -> bool:
@@ -135,12 +135,26 @@ class PrivateEngine:
         else:
             self.client("rmi", name)
 
+    def until_empty(self, patience_s: float = 60.0) -> None:
+        """Wait until there is no container; says which one stays."""
+        left: list[str] = []
+
+        def is_empty() -> bool:
+            left[:] = self.containers()
+            return not left
+
+        with suppress(AssertionError):
+            until(is_empty, patience_s=patience_s)
+        assert not left, f"not within {patience_s:.0f} s: no container is left"
+
     def remove_all(self) -> None:
         """End every container, also one that a supervisor removes just now: that is refused to others."""
 
         def is_done() -> bool:
             left = self.containers()
-            if left and self.kind != "apptainer":
+            if left and self.kind == "apptainer":
+                self._end_apptainer()
+            elif left:
                 subprocess.run([self.kind, "rm", "--force", *left], env={**os.environ, **self.env})
             return not left
 
@@ -161,6 +175,17 @@ class PrivateEngine:
             if (point := line.split()[4]).startswith(f"{self.directory}/"):
                 subprocess.run(["umount", "--lazy", point], check=False)
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _processes(self) -> list[Path]:
+        """The environments of Apptainer's processes that have started our containers."""
+        return [each for each in Path("/proc").glob("[0-9]*/environ") if self._started(each)]
+
+    def _end_apptainer(self) -> None:
+        for each in self._processes():
+            with suppress(ProcessLookupError):
+                os.kill(int(each.parent.name), signal.SIGKILL)
+        for path in (self.directory / "tmp").iterdir():
+            shutil.rmtree(path, ignore_errors=True)
 
     def _started(self, environ: Path) -> bool:
         """Whether Apptainer's process there has started a container of ours."""
@@ -220,6 +245,17 @@ class PrivateEngine:
             f'runroot = "{self.directory}/run"\ngraphroot = "{self.directory}/data"\n'
         )
         self.env |= {"CONTAINERS_CONF": str(conf), "CONTAINERS_STORAGE_CONF": str(storage)}
+
+
+def _told(process: Path) -> str:
+    """What a process is, and for how long: for whoever reads why it should not be there."""
+    try:
+        words = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        fields = (process / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return f"{process.name}, which is over"
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return f"{process.name}, {fields[0]}, of {fields[1]}, {age_s:.0f} s old: {words[:200]}"
 
 
 def make_image(tools: tuple[str, ...] = _TOOLS, *, python: bool = True) -> bytes:

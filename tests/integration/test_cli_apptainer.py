@@ -43,7 +43,7 @@ def user(tm, engine):
     found.env["PATH"] = str(only)
     try:
         yield found
-        until(lambda: not engine.containers(), "no container is left")
+        engine.until_empty()
     finally:
         found.clean_up()
         engine.remove_all()

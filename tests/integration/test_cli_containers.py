@@ -51,7 +51,7 @@ def used(engine, tm):
     tm.env |= engine.env
     try:
         yield engine
-        tm.until(lambda: not engine.containers(), "no container is left")
+        engine.until_empty()
     finally:
         tm.clean_up()
         engine.remove_all()

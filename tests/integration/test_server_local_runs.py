@@ -147,7 +147,7 @@ def shared(request, tm):
     yield found
     let_through(Home.from_environment(tm.env).root)
     if request.param == "container":
-        tm.until(lambda: not engine.containers(), "no container is left")
+        engine.until_empty()
 
 
 #: As a user they go on as any run does, and have a control group of the same kind.
