@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path, PurePath
 from typing import Final
 
@@ -25,8 +26,9 @@ from trainmaster.spec.roles import secret_of
 
 #: What a command line begins with that is converted without a file.
 _LAUNCHERS: Final = re.compile(
-    r"\s*(?:\w+=\S*\s+)*(?:\S*/)?(?:torchrun|accelerate|deepspeed|mpirun|mpiexec|srun|python[\d.]*\s+-m\s+torch\.dist)\S*\s"
+    r"\s*(?:(?:\w+=\S*|nohup|time|exec)\s+)*(?:\S*/)?(?:torchrun|accelerate|deepspeed|mpirun|mpiexec|srun|python[\d.]*\s+-m\s+torch\.dist)\S*\s"
 )
+_TUNE: Final = re.compile(r"^\s*(?:from ray import .*\btune\b|(?:import|from) ray\.tune\b)", re.MULTILINE)
 _READERS: Final = {
     "sbatch": read_sbatch,
     "SkyPilot": read_skypilot,
@@ -112,7 +114,10 @@ def _read(path: Path) -> str:
     Raises:
         UsageError: it cannot be read.
     """
-    with fails_as(str(path), "Give the path of the document."):
+    hint = "Give the path of the document."
+    if " " in str(path):
+        hint = "If it is a command: `trainmaster init` makes a recipe of the script that it starts."
+    with fails_as(str(path), hint):
         content = path.read_bytes()
         if len(content) > MAX_RECIPE_BYTES:
             raise UsageError(
@@ -132,14 +137,25 @@ def _converted(source: str, file: str, beside: Beside) -> Conversion:
         draft = _READERS[kind](source, file, name, beside)
     elif any(map(is_command_line, source.split("\n"))):
         draft = Draft("a command line", name, experiments=[ExperimentDraft("main")])
-        ForeignJob("", source).fill(draft, draft.experiments[0], beside)
+        ForeignJob("", re.sub(r"\A#!.*", "", source)).fill(draft, draft.experiments[0], beside)
     else:
         raise UsageError(
             f"{file}: no file of sbatch, SkyPilot, dstack, docker-compose, RADL or TOSCA, and no line of "
             "torchrun, accelerate, deepspeed or mpirun",
-            "docs/migrate.md shows how other descriptions become recipes.",
+            _hint(source, file),
         )
     return Conversion(draft.tool, draft.text(file), tuple(draft.decisions), tuple(draft.dropped))
+
+
+def _hint(source: str, file: str) -> str:
+    """What makes a recipe of a file that no other tool reads."""
+    if PurePath(file).name.lower() in ("makefile", "gnumakefile") or PurePath(file).suffix == ".mk":
+        return "`make TARGET` is a `command` of a recipe; see docs/migrate.md."
+    if PurePath(file).suffix == ".py" and _TUNE.search(source):
+        return "docs/migrate.md says what stands for `tune.Tuner`; with `framework: ray` it runs unchanged."
+    if PurePath(file).suffix in (".py", ".sh", ".bash", ".R", ".jl", ".ipynb"):
+        return f"`trainmaster init {shlex.quote(file)}` writes a recipe for a script."
+    return "docs/migrate.md shows how other descriptions become recipes."
 
 
 def _of_cluster(description: ClusterDescription, file: str) -> Conversion:

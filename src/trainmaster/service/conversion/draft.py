@@ -19,7 +19,7 @@ _HIDDEN: Final = re.compile(r"\*{2,}")
 _TOP: Final = ("provider", "code", "budget", "labels")
 _KEYS: Final = (
     "after", "parameters", "workers", "serve", "distributed", "framework", "container", "hardware", "aliases",
-    "data", "env", "secrets", "timeout", "grace", "setup", "command",
+    "data", "env", "secrets", "timeout", "grace", "retries", "setup", "command",
 )  # fmt: skip
 
 

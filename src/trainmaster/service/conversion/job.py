@@ -50,7 +50,13 @@ _MEETS: Final = {
 LENIENT: Final = "set +eu; set +o pipefail"
 #: Where a setup that makes files has them, and where the command begins then.
 _WORK: Final = 'cd "$VIRTUAL_ENV/work"'
+#: What starts a script behind the shell, as `run --detach` does: it would end with the command here.
+_DETACHED: Final = re.compile(
+    r"(?:[ \t]+(?:(?:[012]?>>?|&>>?|<)[ \t]*[^\s&]+|[012]>&[012]))*[ \t]*(?<![&>])&(?:[ \t]*disown)?\s*\Z"
+)
+_NOHUP: Final = re.compile(r"^([ \t]*)nohup[ \t]+", re.MULTILINE)
 _NAMES_HOME: Final = re.compile(r"~|\bHOME\b")
+_TO_CODE: Final = re.compile(r"\A((?:[ \t]*(?:#.*)?\n)*)[ \t]*cd ~/sky_workdir/?[ \t]*(?:\n|;|&&)[ \t]*")
 _AT_HOME: Final = re.compile(r"\bcd ~(?:/sky_workdir\b)?(?=[/\s;&]|$)")
 
 
@@ -79,6 +85,7 @@ class ForeignJob:
 
     def fill(self, draft: Draft, experiment: ExperimentDraft, beside: Beside) -> None:
         """Give an experiment its command, its setup and how many processes it has."""
+        self._stay(draft)
         script = Script(written_out(self.command, LAUNCHERS), self.line)
         commands = script.commands()
         known = self._assigned(commands)
@@ -98,6 +105,14 @@ class ForeignJob:
         for hidden in self._masked(command):
             draft.decide(self.line, hidden, "a secret: its name under `secrets`, and $NAME here")
         self._write(draft, experiment, command, beside)
+
+    def _stay(self, draft: Draft) -> None:
+        """Have a script that is started in the background be the one that is waited for, and read."""
+        self.command = _NOHUP.sub(r"\1", self.command)
+        if found := _DETACHED.search(self.command):
+            line = self.line + self.command.count("\n", 0, found.start())
+            draft.drop(line, found[0].strip(), "`trainmaster run --detach`, and `trainmaster logs RUN`")
+            self.command = self.command[: found.start()]
 
     def _assigned(self, commands: list[Command]) -> dict[str, int]:
         """Numbers that variables have, as far as that is seen."""
@@ -238,6 +253,8 @@ class ForeignJob:
 
     def _write(self, draft: Draft, experiment: ExperimentDraft, command: str, beside: Beside) -> None:
         command, setup = command.strip("\n"), self.setup.strip("\n")
+        if self.tool == "skypilot":  # the command begins there
+            command = _TO_CODE.sub(r"\1", command)
         head = _HEAD.match(command)
         assert head is not None
         command = re.sub(r"\n\n+", "\n", head[0]) + command[head.end() :]  # `#SBATCH` stood there

@@ -46,6 +46,7 @@ _REASONS: Final = {
     "mail-type": "`notify`, see docs/recipe.md",
     "mail-user": "`notify`, see docs/recipe.md",
     "mem": "0 is all memory of a machine",
+    "signal": "SIGTERM says that the time is over, and `grace` how long it then has",
 }
 _DECISIONS: Final = {
     "dependency": "`after: [OTHER]` in a recipe that has both as experiments",

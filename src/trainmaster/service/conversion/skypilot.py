@@ -34,12 +34,12 @@ _NAMED: Final = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 #: What a path or URL of data cannot have here: a variable without a value, a store of another cloud.
 _UNKNOWN: Final = re.compile(r"\$\{?\w+\}?|<[\w-]+>|^(?:oci|nebius|r2|cos)://")
 _COUNTED: Final = re.compile(r"([A-Za-z][\w.-]*)(?::\s*([\d.]+))?")
+_RECOVERED: Final = "lost machines are replaced, and the run goes on from its checkpoint"
 _REASONS: Final = {
     "disk_tier": "disks are the provider's usual ones",
     "network_tier": "networks are the provider's usual ones",
     "autostop": "a run gives its machines back; `--keep 30m` keeps them",
-    "job_recovery": "lost machines are replaced, and the run goes on from its checkpoint",
-    "spot_recovery": "lost machines are replaced, and the run goes on from its checkpoint",
+    "spot_recovery": _RECOVERED,
     "image_id": "machines boot the provider's image; `docker:NAME` is a `container`",
     "ports": "`trainmaster port-forward` leads to ports",
     "load_balancing_policy": "the server in front picks the replica",
@@ -121,6 +121,14 @@ def _task(draft: Draft, experiment: ExperimentDraft, section: Section, beside: B
         _service(draft, experiment, section.section("service"), resources, job)
     job.fill(draft, experiment, beside)
     put_labels(draft, resources, "labels")
+    if price := resources.text("max_hourly_cost"):
+        draft.keys["budget"] = {"per_hour": f"${price}"}
+    recovery = resources.section("job_recovery")
+    if retries := recovery.number("max_restarts_on_errors"):
+        experiment.keys["retries"] = retries
+    elif "job_recovery" in resources:
+        draft.drop(resources.line("job_recovery"), resources.written("job_recovery"), _RECOVERED)
+    recovery.rest(draft, {"strategy": _RECOVERED, "recover_on_exit_codes": "`retries` counts all errors"})
     resources.rest(draft, _REASONS)
     section.rest(draft, _REASONS)
 

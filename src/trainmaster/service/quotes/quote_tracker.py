@@ -311,9 +311,8 @@ class QuoteTracker:
             return []
         from trainmaster.service.quotes.other_jobs import others_words
 
-        return [
-            Note(f"no estimate: nothing is known of this job yet; {others_words(seen)} (what took so long)")
-        ]
+        said = f"{others_words(seen)} (of jobs that ran longer than this so far)"
+        return [Note(f"no estimate: nothing is known of this job yet; {said}")]
 
     # --- thinking --------------------------------------------------------------------------------
 

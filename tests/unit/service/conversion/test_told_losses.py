@@ -6,6 +6,7 @@ import pytest
 
 from trainmaster.service.conversion.converting import conversion_of, convert
 from trainmaster.spec import Experiment, Recipe
+from trainmaster.spec.errors import UsageError
 
 
 def only(text: str) -> Experiment:
@@ -62,3 +63,57 @@ def test_spot_is_read_however_yaml_lets_it_be_written(written: str, spot: bool) 
 def test_a_size_of_skypilot_that_no_recipe_says_is_told(size: str) -> None:
     made = convert(f"resources:\n  {size}\nrun: make\n", "a.yaml")
     assert f"# 2: {size}  -> " in made
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nohup torchrun --nproc-per-node=2 train.py --epochs 2 > out.log 2>&1 &",
+        "torchrun --nproc-per-node=2 train.py --epochs 2 &>> out.log& disown",
+        "#!/bin/bash\nnohup torchrun --nproc-per-node=2 train.py --epochs 2 &\n",
+    ],
+)
+def test_what_a_shell_starts_in_the_background_is_waited_for_and_read(line: str) -> None:
+    made = conversion_of(line, "run.sh")
+    assert only(made.recipe).command == "python train.py --epochs 2"
+    assert any("`trainmaster run --detach`" in why for _, _, why in made.dropped), made.dropped
+
+
+def test_what_is_waited_for_stays_in_the_background() -> None:
+    command = "tensorboard --logdir logs &\npython train.py > log 2>&1"
+    assert command in only(convert(f"resources: {{cpus: 1}}\nrun: {command!r}\n", "a.yaml")).command.replace(
+        "\\n", "\n"
+    )
+
+
+def test_the_price_per_hour_and_the_retries_of_skypilot_are_keys() -> None:
+    source = (
+        "resources:\n  max_hourly_cost: 2.5\n  job_recovery: {max_restarts_on_errors: 3}\n"
+        "run: |\n  cd ~/sky_workdir\n  python train.py\n"
+    )
+    made = conversion_of(source, "a.yaml")
+    recipe = Recipe.from_text(made.recipe)
+    assert recipe.budget is not None
+    assert recipe.budget.usd_per_hour == 2.5
+    assert only(made.recipe).retries == 3
+    assert only(made.recipe).command == "python train.py", "it begins where the code is"
+    assert not made.dropped
+    told = conversion_of("resources: {job_recovery: EAGER}\nrun: make\n", "a.yaml").dropped
+    assert [what for _, what, _ in told] == ["resources: {job_recovery: EAGER}"]
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "hint"),
+    [
+        ("Makefile", "train:\n\tpython train.py\n", "`make TARGET` is a `command`"),
+        ("my tune.py", "from ray import train, tune\n", "what stands for `tune.Tuner`"),
+        ("my train.py", "import torch\n", "`trainmaster init 'my train.py'`"),
+        ("notes.txt", "hello\n", "docs/migrate.md"),
+    ],
+)
+def test_what_no_other_tool_reads_is_told_what_makes_a_recipe_of_it(
+    file: str, source: str, hint: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        convert(source, file)
+    assert hint in str(caught.value.hint)

@@ -152,7 +152,7 @@ def test_a_first_run_is_told_once_what_other_jobs_took_and_nothing_is_promised(t
     world = World(tmp_path, others_s=lambda: [5.0, 400.0, 500.0])
     assert world.look(14) == []
     told = world.look(50)
-    others = "your 2 other jobs took 6 min 40 s to 8 min 20 s (what took so long)"
+    others = "your 2 other jobs took 6 min 40 s to 8 min 20 s (of jobs that ran longer than this so far)"
     assert told == [f"no estimate: nothing is known of this job yet; {others}"]
     assert world.database.rows == []
     assert World(tmp_path / "next", others_s=lambda: [400.0], told_before=told).look(50) == []
