@@ -147,6 +147,44 @@ def test_what_was_asked_for_too_early_takes_the_place_that_is_free(
     _until(lambda: len(kubernetes.workloads) == 1)
 
 
+def test_what_is_deleted_while_its_gang_waits_is_replaced_in_the_gang(
+    bench: KueueBench, kubernetes: KueueDouble
+) -> None:
+    """Alone it would have quota, and the rest of the gang would wait for ever."""
+    neighbour, provider = bench.neighbour(), bench.provider()
+    neighbour.acquire("two", bench.request())
+    in_state(neighbour, "two", NodeState.READY)
+    provider.acquire("one", bench.request(count=2))
+    lost, _ = in_state(provider, "one", NodeState.STARTING, NodeState.STARTING)
+    kubernetes.evict(lost.id)
+    in_state(provider, "one", NodeState.STARTING)
+    provider.acquire("one", bench.request(token="again"))
+    in_state(provider, "one", NodeState.STARTING, NodeState.STARTING)
+    neighbour.release("two")
+    in_state(provider, "one", NodeState.READY, NodeState.READY)
+    _until(lambda: len(kubernetes.workloads) == 1)
+
+
+def test_a_pod_of_a_node_that_is_lost_leaves_its_quota(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody tells that it has ended: Kueue would take it for one that runs, until the node comes back."""
+    monkeypatch.setattr("trainmaster.testing.kubernetes_double._SILENT_S", 1.0)
+    monkeypatch.setattr("trainmaster.providers.kubernetes.manifests._UNREACHED_S", 1)
+    monkeypatch.setattr("trainmaster.providers.kubernetes.answers._GONE_S", 1.0)
+    with KueueDouble(nodes=2, quota_cpus=TWO) as double:
+        bench = KueueBench(double, tmp_path)
+        provider = bench.provider()
+        lost, kept = pair(provider, bench)
+        double.kill(double.node_of(lost.id))
+        _until(lambda: [each for each in provider.nodes("one") if each.state is NodeState.GONE], 30.0)
+        provider.acquire("one", bench.request(token="again"))
+        there = in_state(provider, "one", NodeState.READY, NodeState.READY)
+        assert kept.id in {each.id for each in there}
+        assert len(double.workloads) == 1
+        provider.release("one")
+
+
 def test_a_gang_that_is_lost_as_a_whole_queues_again(bench: KueueBench, kubernetes: KueueDouble) -> None:
     """Its group is over, with its quota."""
     provider = bench.provider()

@@ -37,6 +37,7 @@ class Pod:
         created_at, started_at: when. leaves_at: when it is ended by force. ended_at: when it has ended.
         is_leaving: somebody has deleted it, and it ends.
         is_held: ours has ended, and what was put beside it has not.
+        is_lost: its node should have ended it, and does not say so.
         overused: see `Node`.
         counted: as Kueue counts it.
     """
@@ -56,6 +57,7 @@ class Pod:
     ended_at: float = 0.0
     is_leaving: bool = False
     is_held: bool = False
+    is_lost: bool = False
     overused: Overuse | None = None
     counted: CountedPod | None = None
 
@@ -89,6 +91,7 @@ def pod_of_answer(told: Mapping[str, Any], now: float) -> Pod:
         ended_at=ended or (leaves_at if state is NodeState.GONE else 0.0),
         is_leaving=bool(leaves_at),
         is_held=status.get("phase") == "Running" and 0 < ended < now - _GONE_S,
+        is_lost=status.get("phase") == "Running" and 0 < leaves_at < now - _GONE_S,
         overused=_overused(status) if state is NodeState.GONE else None,
         counted=counted,
     )

@@ -134,13 +134,14 @@ def overtaken(home: str, known: KnownCluster, pods: Mapping[str, CountedPod]) ->
 def _with_room(
     home: str, known: KnownCluster, wanted: Counter[str], pods: Mapping[str, CountedPod]
 ) -> QueueGroup | None:
-    """A group that lacks such pods, and has others that run."""
-    for name in sorted({each.group for each in pods.values() if each.is_running} - {""}):
+    """A group that lacks such pods, and has others that run, or wait."""
+    alive = {each.group for each in pods.values() if each.is_running or (each.is_waiting and not each.is_over)}
+    for name in sorted(alive - {""}):
         free, roles, size = Counter[str](), dict[str, str](), 0
         for asked in known.asked.values():
             if asked.about.get("group") != name:
                 continue
-            is_first = name == _name(home, known.cluster, asked.group[0])
+            is_first = asked.is_made and name == _name(home, known.cluster, asked.group[0])
             size += is_first * len(asked.machines)
             there = [pods[each] for each in asked.machines if each in pods]
             free[asked.machine] += is_first * len(asked.machines) - sum(each.is_active for each in there)

@@ -393,6 +393,8 @@ class KubernetesProvider(LedgerProvider):
         given_up = self._given_up(known, listed)
         self._delete(each.name for each in listed.values() if each.is_held and not each.is_leaving)
         self._let_go(each.name for each in listed.values() if each.counted and each.counted.is_kept)
+        if self._settings.queue:  # what its node does not end keeps its place, and ends itself
+            self._delete((each.name for each in listed.values() if each.is_lost), "0")
         seen = dict[str, ListedMachine]()
         for asked, name, machine in known.left:
             if asked.is_made or name in listed:  # else it is about to be asked for
@@ -497,10 +499,10 @@ class KubernetesProvider(LedgerProvider):
         """See `LedgerProvider`."""
         self._delete(each.name for each in self._pods(known.cluster))
 
-    def _delete(self, names: Iterable[str]) -> None:
+    def _delete(self, names: Iterable[str], grace_s: str = _RELEASE_S) -> None:
         for name in names:
             with gone_is_fine():
-                self._api.call("DELETE", f"pods/{name}", query={"gracePeriodSeconds": _RELEASE_S})
+                self._api.call("DELETE", f"pods/{name}", query={"gracePeriodSeconds": grace_s})
             if self._settings.queue:
                 self._let_go([name])
 
