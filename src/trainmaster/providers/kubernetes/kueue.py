@@ -125,18 +125,18 @@ def overtaken(home: str, known: KnownCluster, pods: Mapping[str, CountedPod]) ->
             is_first
             and there
             and all(each.is_waiting for each in there)
-            and _with_room(home, known, wanted, pods)
+            and _with_room(home, known, wanted, pods, asked.about.get("group", ""))
         ):
             found.append(asked)
     return found
 
 
 def _with_room(
-    home: str, known: KnownCluster, wanted: Counter[str], pods: Mapping[str, CountedPod]
+    home: str, known: KnownCluster, wanted: Counter[str], pods: Mapping[str, CountedPod], other_than: str = ""
 ) -> QueueGroup | None:
     """A group that lacks such pods, and has others that run, or wait."""
-    alive = {each.group for each in pods.values() if each.is_running or (each.is_waiting and not each.is_over)}
-    for name in sorted(alive - {""}):
+    alive = [each for each in pods.values() if each.is_running or (each.is_waiting and not each.is_over)]
+    for name in sorted({each.group for each in alive} - {"", other_than}):
         free, roles, size = Counter[str](), dict[str, str](), 0
         for asked in known.asked.values():
             if asked.about.get("group") != name:
