@@ -38,7 +38,7 @@ def drive_in_background(
     _start(service, run, environ, ["--on-cluster"] if on_cluster else [], lambda: service.is_taken(run))
 
 
-def go_on_here(service: Service, environ: Mapping[str, str], tell: Callable[[str], None], run: str) -> None:
+def go_on_here(service: Service, environ: Mapping[str, str], tell: Callable[[str], None], run: str) -> str:
     """Have a process of its own drive a run whose driver on a machine is lost; say so, or why that cannot be.
 
     The quicker one has it. Without the values of its secrets it is left to somebody who has them.
@@ -48,6 +48,9 @@ def go_on_here(service: Service, environ: Mapping[str, str], tell: Callable[[str
         environ: of that process.
         tell: shows a line to the user.
         run: its id.
+
+    Returns:
+        Why it cannot be driven from here; empty if it is.
     """
     from trainmaster.service.driving.provider_connection import check_provider
 
@@ -63,8 +66,9 @@ def go_on_here(service: Service, environ: Mapping[str, str], tell: Callable[[str
     except TrainmasterError as error:
         why = one_line(error)
         tell(f"{run}: its driver on its machine is gone, and it cannot be driven from here: {why}")
-        return
+        return why
     tell(f"{run}: its driver on its machine is gone; it goes on, driven from here in the background")
+    return ""
 
 
 def _start(

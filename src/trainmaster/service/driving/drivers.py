@@ -16,7 +16,7 @@ from typing import Final
 
 from trainmaster.dataclass import dataclass, field
 from trainmaster.db import run_transfer
-from trainmaster.db.held_runs import count_open, undriven
+from trainmaster.db.held_runs import add_note, count_open, undriven
 from trainmaster.executors.supervisor.processes import give_back
 from trainmaster.service.background import begun, begun_apart
 from trainmaster.service.driving.background import go_on_here
@@ -116,9 +116,10 @@ class AwayLooks(ServerLoop):
 
     def __init__(self, service: Service, environ: Mapping[str, str]) -> None:
         super().__init__("runs away", BEAT_S, is_awaited=False)
-        self._service = service
-        self.away = AwayRuns(service, environ, go_on=partial(go_on_here, service, environ, log.warning))
+        self._service, self._environ = service, environ
+        self.away = AwayRuns(service, environ, go_on=self._go_on)
         self._looks: dict[str, Future[None]] = {}
+        self._noted: dict[str, str] = {}
 
     def turn(self) -> None:
         """Look at each of them; what cannot be read stays as it was. None waits for a store that stalls.
@@ -133,3 +134,10 @@ class AwayLooks(ServerLoop):
         for error in errors:
             if error is not None and not isinstance(error, TrainmasterError):
                 raise error  # it is logged
+
+    def _go_on(self, run: str) -> None:
+        why = go_on_here(self._service, self._environ, log.warning, run)
+        if why and self._noted.get(run) != why:  # each reason once; tried again by `AwayRuns`
+            words = f"its driver on its machine is gone; cannot be driven from here, and is tried again: {why}"
+            add_note(self._service.database, run, words, self._service.database.clock_s())
+            self._noted[run] = why

@@ -51,8 +51,25 @@ _REMOVES_WITHIN_S: Final = 10.0
 _LOOKS_ANEW_S: Final = 0.05
 #: So often at most somebody else may have brought a run on before us.
 _TRIES: Final = 20
+#: A run that nobody drives although that was asked for is asked for again after so long, in seconds,
+_AGAIN_S: Final = 30.0
+#: and then each time after twice as long, up to this.
+_LONGEST_AGAIN_S: Final = 600.0
 #: A process that hands a run over has heard of its machine by then, or was killed.
 _HANDS_OVER_S: Final = 120.0
+
+
+@dataclass(slots=True)
+class _Tries:
+    """Of having a run driven whose driver is lost.
+
+    Attributes:
+        again_at: when the next one is due, by this process's own clock.
+        pause_s: how long that is after the one before.
+    """
+
+    again_at: float
+    pause_s: float
 
 
 @dataclass(slots=True)
@@ -63,16 +80,16 @@ class AwayRuns:
         home: its own.
         environ: of the caller: credentials.
         lost_s: how long a driver may be silent, for tests.
-        go_on: has a run driven whose driver is lost, once; None: that is left to others.
+        go_on: has a run driven whose driver is lost, again where that failed; None: that is left to others.
         answers_within_s: how long `follow` and `look_at_all` wait for the store, in seconds.
     """
 
     home: OpenHome
     environ: Mapping[str, str]
     lost_s: float = LOST_S
-    go_on: Callable[[str], None] | None = None
+    go_on: Callable[[str], object] | None = None
     answers_within_s: float = ANSWERS_WITHIN_S
-    _left_to: set[str] = field(default_factory=set, init=False)
+    _tries: dict[str, _Tries] = field(default_factory=dict, init=False)
     _followed: set[str] = field(default_factory=set, init=False)
     _coming: set[str] = field(default_factory=set, init=False)
 
@@ -113,7 +130,9 @@ class AwayRuns:
         if (state is not None and state.is_over) or (is_left and is_done):
             self._take_back(run, store)
         elif is_left and self.go_on is not None:
-            self._left_to.add(run)
+            before = self._tries.get(run)
+            pause_s = _AGAIN_S if before is None else min(2 * before.pause_s, _LONGEST_AGAIN_S)
+            self._tries[run] = _Tries(time.monotonic() + pause_s, pause_s)
             self.go_on(run)
 
     def cancel(self, run: str) -> bool:
@@ -278,7 +297,7 @@ class AwayRuns:
             state = store.state()
             is_lost = is_ours or self._is_lost(row, store, state)
             if not is_lost:  # handed over again, or cut off for a while: a server lives long
-                self._left_to.discard(run)
+                self._tries.pop(run, None)
             is_left = is_lost and not is_ours and self._goes_on(row)
             is_coming = is_ours and not (state is not None and state.is_over)
             if self._bring(row, store, state, is_alive=is_left or is_coming or not is_lost):
@@ -295,7 +314,9 @@ class AwayRuns:
 
     def _goes_on(self, row: Mapping[Any, Any]) -> bool:
         is_ours = row["home_id"] == self.home.home.identity()
-        return self.go_on is not None and is_ours and row["id"] not in self._left_to
+        tries = self._tries.get(row["id"])
+        is_due = tries is None or time.monotonic() >= tries.again_at
+        return self.go_on is not None and is_ours and is_due
 
     def _bring(
         self, row: Mapping[Any, Any], store: DriverStore, state: Published | None, *, is_alive: bool

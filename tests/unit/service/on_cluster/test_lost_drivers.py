@@ -18,9 +18,10 @@ from trainmaster.control.task.layout import Home
 from trainmaster.db import RunChange, run_transfer
 from trainmaster.db import database as db_module
 from trainmaster.service import Service
-from trainmaster.service.driving import provider_connection
+from trainmaster.service.driving import background, provider_connection
 from trainmaster.service.driving.drivers import AwayLooks
 from trainmaster.service.driving.driving import Driving
+from trainmaster.service.on_cluster import away as away_module
 from trainmaster.service.on_cluster.away import AwayRuns
 from trainmaster.service.on_cluster.driver_store import LOST_S, DriverStore
 from trainmaster.spec.errors import LeaseLostError, UsageError
@@ -93,6 +94,43 @@ def test_a_server_of_its_home_shows_it_and_goes_on_when_its_machine_is_lost(scen
         assert shown()["driver"]["state"] == "working"
         monkeypatch.setattr(DriverStore, "now", lambda _: time.time() + 2 * LOST_S)
         until(lambda: left == [RUN], "it goes on")
+
+
+def test_a_server_tries_again_by_itself_to_go_on_with_one_that_is_lost_and_says_so(scene, monkeypatch):
+    """It tried again only when the lost driver was heard of once more."""
+    monkeypatch.setattr(away_module, "_AGAIN_S", 0.02)
+    scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
+    answers, started = ["the place is away", "the place is away", "no such key", ""], []
+
+    def check(*_):
+        if why := answers.pop(0):
+            raise UsageError(why, "Wait.")
+
+    monkeypatch.setattr(provider_connection, "check_provider", check)
+    monkeypatch.setattr(background, "_start", lambda _, run, *__: started.append(run))
+    monkeypatch.setattr(DriverStore, "now", lambda _: time.time() + 2 * LOST_S)
+    looks = AwayLooks(scene.home, scene.environ)
+
+    def goes_on():
+        looks.turn()
+        return started == [RUN]
+
+    until(goes_on, "it goes on")
+    notes = [each["message"] for each in scene.home.events(RUN) if each["kind"] == "note"]
+    assert [note.partition("is tried again: ")[2] for note in notes if "tried again" in note] == [
+        "the place is away. Wait.", "no such key. Wait.",
+    ]  # fmt: skip
+
+
+def test_it_is_tried_again_less_often_each_time(scene, monkeypatch):
+    scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
+    now, at, away = [0.0], [], scene.away(lost_s=-1)
+    monkeypatch.setattr(away_module.time, "monotonic", lambda: now[0])
+    away.go_on = lambda _: at.append(now[0])
+    while now[0] < 2000:
+        away.look(RUN)
+        now[0] += 5.0
+    assert at == [0.0, 30.0, 90.0, 210.0, 450.0, 930.0, 1530.0]
 
 
 def test_a_server_looks_at_all_others_while_the_store_of_one_stalls(scene, monkeypatch):
