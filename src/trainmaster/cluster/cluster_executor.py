@@ -190,6 +190,7 @@ class ClusterExecutor:
     def stop(self, attempt: str, grace_s: float, *, stacks: bool = False) -> None:
         """Ask an attempt to end; one that was never sent is forgotten."""
         self._spread.stop(attempt)
+        self._connection(attempt).loop.ends_on(self.machines_of(attempt))
         self._connection(attempt).stop(attempt, grace_s, stacks=stacks)
 
     def forget(self, attempts: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -111,6 +111,7 @@ class ClusterLoop:
         self._wanted = self._ending = self._closed = False
         self._broken: int | None = None
         self._told_silent: set[str] = set()
+        self._ends_on: set[str] = set()  # machines with members that are asked to end
         self._unpaid_after = -1
         self._grown: dict[str, RolePlan] = {}
         self._slow: queue.SimpleQueue[Callable[[ClusterRecord], ClusterRecord]] = queue.SimpleQueue()
@@ -246,6 +247,10 @@ class ClusterLoop:
     def unwant(self) -> None:
         """Nothing new will run there: what is lost from now on is not replaced."""
         self._wanted = False
+
+    def ends_on(self, machines: Collection[str]) -> None:
+        """A task is asked to end that has members on these: it is told if one of them is waited for."""
+        self._ends_on.update(machines)
 
     def end(self) -> None:
         """It is needed no more: give all back. `is_over` tells when that is done."""
@@ -402,7 +407,7 @@ class ClusterLoop:
             self._actuator.dissolve(self.record)
         self._look(now)
         self._notice_outage(now)
-        if not self._wanted and not self._ending:
+        if not self._ending:
             self._tell_silent(now)
         if now < self._decide_at and not self._ending:
             return  # what is known is of before we slept: nothing is given up, or asked for, because of it
@@ -521,9 +526,11 @@ class ClusterLoop:
                 self._notes.put(note)
 
     def _tell_silent(self, now: float) -> None:
-        """What is waited for, while all that runs is to end, is told once of each machine."""
+        """What is waited for, while all that runs there or a task is to end, is told once of each machine."""
         since = self._watch.lost_since()
         for machine in self.record.live:
+            if self._wanted and machine.id not in self._ends_on:
+                continue
             at = since.get(machine.id)
             if at is not None and now - at >= LATE_S and machine.id not in self._told_silent:
                 self._told_silent.add(machine.id)

@@ -69,6 +69,9 @@ class FakeLoop:
     def want(self) -> None:
         self.wanted = True
 
+    def ends_on(self, machines):
+        self.ends_on_machines = list(machines)
+
     def unwant(self) -> None:
         self.wanted = False
 

@@ -57,6 +57,16 @@ def test_a_gang_waits_for_its_cluster_and_can_be_withdrawn(bench: Bench) -> None
     assert TWO not in bench.clusters[0].gangs
 
 
+def test_a_cluster_hears_on_which_machines_a_task_is_to_end(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a silent one was waited for without a word: `cancel RUN TASK`."""
+    running(bench, ONE)
+    monkeypatch.setattr(MemberPlaces, "machines", lambda *_: [("worker-0", "i-0"), ("worker-1", "i-1")])
+    bench.cluster_executor.stop(ONE, 5.0)
+    assert sorted(bench.loop.ends_on_machines) == ["i-0", "i-1"]
+
+
 def test_a_head_that_does_not_answer_does_not_hold_up_the_run(bench: Bench) -> None:
     slow = bench.clusters[0].is_slow = threading.Event()
     bench.loop.form(0)

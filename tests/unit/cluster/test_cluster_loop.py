@@ -452,6 +452,20 @@ def test_a_machine_that_does_not_answer_is_named_once_while_a_run_ends(bench: Be
     assert not [note for note in bench.loop.notes() if "has not answered" in note]
 
 
+def test_a_machine_that_does_not_answer_is_named_while_a_task_on_it_ends_and_others_go_on(
+    bench: Bench,
+) -> None:
+    """`cancel RUN TASK` waited for it without a word."""
+    bench.until(lambda: bench.loop.formation)
+    bench.provisioner.unresponsive.add("i-1")
+    bench.loop.ends_on(["i-0"])
+    let(bench, 12.0)
+    assert not [note for note in bench.loop.notes() if "has not answered" in note], "the task is elsewhere"
+    bench.loop.ends_on(["i-1"])
+    let(bench, 12.0)
+    assert [note for note in bench.loop.notes() if note.startswith("node-2 (i-1) has not answered since ")]
+
+
 def test_a_cloud_is_asked_every_five_seconds_while_all_is_well_and_soon_if_a_machine_is_silent(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,6 +60,9 @@ class Loop:
     leaves_at: float = math.inf
     keep: Any = None
 
+    def ends_on(self, machines):
+        self.ends_on_machines = list(machines)
+
     def unwant(self) -> None:
         self.is_wanted = False
 
