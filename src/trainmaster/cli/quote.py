@@ -176,11 +176,15 @@ def _show_asked(recipe: Path | None, *, as_json: bool) -> None:
     client = open_client()
 
     def text(quotes: Sequence[dict[str, Any]]) -> str:
+        has_teams = (
+            len({each.get("team") for each in quotes}) > 1
+        )  # who sees several is to know whose each is
         rows = [
             [
                 each["id"],
                 each["name"],
                 each["asked_by"],
+                *([each["team"] or ""] if has_teams else []),
                 when(each["created_at"]),
                 *(
                     [f"no quote: {each['error']}", ""]
@@ -192,7 +196,8 @@ def _show_asked(recipe: Path | None, *, as_json: bool) -> None:
             ]
             for each in quotes
         ]
-        return table(["quote", "recipe", "by", "asked", "time (90 %)", "price (90 %)"], rows)
+        team = ["team"] if has_teams else []
+        return table(["quote", "recipe", "by", *team, "asked", "time (90 %)", "price (90 %)"], rows)
 
     none = "none within a week: `trainmaster quote RECIPE` asks for one"
     if context() is None:
