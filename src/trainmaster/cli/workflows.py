@@ -81,7 +81,13 @@ def resume(
     old = (found.get("replaced") or found)["registered_by"]
     whose = ", with the token in use" if take_over else ""
     whose = f", as {found['registered_by']} instead of {old}" if old != found["registered_by"] else whose
-    tell(found, f"{name} goes on{whose}", as_json=as_json)
+    words = f"{name} goes on{whose}"
+    if take_over and (secret := found.get("secret")):
+        words += (
+            f"\nits webhook's secret, shown this once: {secret}\n"
+            f"the one before, which {old} knows, is good no more: give the new one to what sends to it"
+        )
+    tell(found, words, as_json=as_json)
 
 
 @app.command()

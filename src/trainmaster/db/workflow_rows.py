@@ -54,13 +54,20 @@ class Cause:
 
 
 @transaction
-def put(connection: Connection, row: Mapping[str, Any], triggers: Sequence[Mapping[str, Any]]) -> str:
+def put(
+    connection: Connection,
+    row: Mapping[str, Any],
+    triggers: Sequence[Mapping[str, Any]],
+    *,
+    keeps_secret: bool = True,
+) -> str:
     """Keep a workflow, or its next revision; its id.
 
     Args:
         connection: of its transaction.
         row: with an id that counts if it is new; ``secret`` only then, or if it has none yet.
         triggers: rows without the id; what is kept of those that stay is what they have seen.
+        keeps_secret: False: one that it has is replaced by that of the row.
     """
     which = (_W.team == row["team"], _W.name == row["name"])
     found = connection.execute(sa.select(t.workflow).where(*which).with_for_update()).mappings().first()
@@ -69,7 +76,7 @@ def put(connection: Connection, row: Mapping[str, Any], triggers: Sequence[Mappi
         workflow = str(row["id"])
     else:
         workflow = found["id"]
-        kept = {"id", "created_at", "revision", *(["secret"] if found["secret"] else [])}
+        kept = {"id", "created_at", "revision", *(["secret"] if found["secret"] and keeps_secret else [])}
         values = {key: value for key, value in row.items() if key not in kept}
         changed = found["request"] != row["request"] or found["concurrency"] != row["concurrency"]
         connection.execute(

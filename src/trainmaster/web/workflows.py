@@ -60,7 +60,11 @@ def change(
     acts = {"pause": those.pause, "resume": those.resume, "start": those.trigger}
     acts["take over"] = partial(those.resume, take_over=True)
     if do in acts:
-        acts[do](name)
+        found = acts[do](name)
+        if do == "take over" and "secret" in found:
+            old = found["replaced"]["registered_by"]
+            more = f"; the one before, which {old} knows, is good no more: give this one to what sends to it"
+            return _secret_page(request, name, found["secret"], _address(request, name), more)
     return redirect(_address(request, name))
 
 

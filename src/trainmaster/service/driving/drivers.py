@@ -138,6 +138,8 @@ class AwayLooks(ServerLoop):
     def _go_on(self, run: str) -> None:
         why = go_on_here(self._service, self._environ, log.warning, run)
         if why and self._noted.get(run) != why:  # each reason once; tried again by `AwayRuns`
-            words = f"its driver on its machine is gone; cannot be driven from here, and is tried again: {why}"
+            words = (
+                f"its driver on its machine is gone; cannot be driven from here, and is tried again: {why}"
+            )
             add_note(self._service.database, run, words, self._service.database.clock_s())
             self._noted[run] = why

@@ -51,7 +51,7 @@ _REMOVES_WITHIN_S: Final = 10.0
 _LOOKS_ANEW_S: Final = 0.05
 #: So often at most somebody else may have brought a run on before us.
 _TRIES: Final = 20
-#: A run that nobody drives although that was asked for is asked for again after so long, in seconds,
+#: A driver for a run that is still lost is asked for again after so long, in seconds,
 _AGAIN_S: Final = 30.0
 #: and then each time after twice as long, up to this.
 _LONGEST_AGAIN_S: Final = 600.0

@@ -79,12 +79,15 @@ class Workflows:
 
     # --- changing -----------------------------------------------------------------------------------
 
-    def keep(self, request: RunRequest, *, starts_now: bool = False) -> dict[str, Any]:
+    def keep(
+        self, request: RunRequest, *, starts_now: bool = False, keeps_secret: bool = True
+    ) -> dict[str, Any]:
         """Keep a recipe and start runs of it from now on; one of that name gets a new revision.
 
         Args:
             request: what is submitted at each start, for as long as the caller may run in the team.
             starts_now: start one at once, too.
+            keeps_secret: False: its webhook gets a new secret; who knows the one before starts nothing more.
 
         Returns:
             As `show`, with ``new``, ``replaced`` (``revision``, ``registered_by`` and ``state`` of what was
@@ -137,16 +140,16 @@ class Workflows:
             "created_at": now,
             "changed_at": now,
         }
-        if (
-            rows.put(self._database, row, [self._trigger(team, at, t, now) for at, t in enumerate(recipe.on)])
-            != name
-        ):
+        triggers = [self._trigger(team, at, each, now) for at, each in enumerate(recipe.on)]
+        if rows.put(self._database, row, triggers, keeps_secret=keeps_secret) != name:
             raise UsageError(
                 f"{recipe.name} was registered by somebody else just now", "Look at it, then decide."
             )
         if starts_now:
             self._fire_by_hand(name, AT_ONCE + secrets.token_hex(8))
-        is_new_secret = secret is not None and (before is None or before["secret"] is None)
+        is_new_secret = secret is not None and (
+            not keeps_secret or before is None or before["secret"] is None
+        )
         told = ("revision", "registered_by", "state")
         replaced = None if before is None else {key: before[key] for key in told}
         found = {**self.show(recipe.name), "new": before is None, "replaced": replaced}
@@ -165,7 +168,8 @@ class Workflows:
         Args:
             name: of it.
             take_over: its runs are started in the caller's name from now on, with what was agreed to; as if
-                it was registered again.
+                it was registered again. What was somebody else's gets a new ``secret`` of its webhook, shown
+                this once: whoever leaves knows the one before.
 
         Raises:
             UsageError: who has registered it may not run it any more, and it is not taken over.
@@ -181,7 +185,8 @@ class Workflows:
             if not take_over:
                 rows.change_state(self._database, row["id"], rows.ENABLED, now)
         if take_over:
-            return self.keep(RunRequest(**json.loads(row["request"])))
+            is_own = row["registered_by"] == self._caller.name
+            return self.keep(RunRequest(**json.loads(row["request"])), keeps_secret=is_own)
         return self.show(name)
 
     def remove(self, name: str) -> None:

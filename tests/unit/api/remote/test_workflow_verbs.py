@@ -78,6 +78,12 @@ def test_a_server_keeps_it_and_the_verbs_look_after_it(server, recipe, tmp_path)
         "nightly goes on, with the token in use\n"
     )
     with closing(sqlite3.connect(tmp_path / "t.db")) as database, database:
+        database.execute("UPDATE workflow SET registered_by = 'ann'")
+    goes_on, secret, what = call("workflows", "resume", "nightly", "--take-over").stderr.splitlines()
+    assert goes_on == "nightly goes on, as t instead of ann"
+    assert secret.startswith("its webhook's secret, shown this once: whsec_")
+    assert what == ("the one before, which ann knows, is good no more: give the new one to what sends to it")
+    with closing(sqlite3.connect(tmp_path / "t.db")) as database, database:
         database.execute("UPDATE token SET expires_at = ?", [time.time() + 3 * 86400 + 60])
     told = call("status")  # though it has started no run so far
     assert "needs you: workflow nightly: its token t ends in 3 d" in told.stdout

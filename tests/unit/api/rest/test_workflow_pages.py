@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from html import unescape
 
@@ -29,7 +30,8 @@ experiments: {main: {command: 'echo <b>'}}
 @pytest.fixture
 def served(tmp_path):
     found = Served(tmp_path)
-    found.ask("red-user", "POST", "/api/v1/workflows", json={"recipe": RECIPE, "max_usd": 5})
+    made = found.ask("red-user", "POST", "/api/v1/workflows", json={"recipe": RECIPE, "max_usd": 5}).json()
+    found.hook, found.secret = made["hook"], made["secret"]
     yield found
     found.service.close()
 
@@ -109,7 +111,8 @@ def test_a_colleague_takes_over_what_somebody_has_left(served):
     assert '<button name="do" value="take over">Go on in my name</button>' in shown
     found = ask("POST", "/resume?take_over=true").json()
     assert (found["state"], found["registered_by"], found["revision"]) == ("ENABLED", "v", 1)
-    assert (found["replaced"]["registered_by"], found["new"], "secret" in found) == ("u", False, False)
+    assert (found["replaced"]["registered_by"], found["new"]) == ("u", False)
+    assert [sent(served, secret) for secret in (served.secret, found["secret"])] == [401, 202], "u has left"
     (row,) = served.service.database.read(sa.select(t.workflow))
     assert (row["token"], json.loads(row["request"])["max_usd"]) == ("v", 5.0)
     served.ask("red-both", "POST", "/workflows/nightly", data={"do": "pause"})
@@ -117,6 +120,21 @@ def test_a_colleague_takes_over_what_somebody_has_left(served):
     assert ('value="resume">Go on<' in paused, "Go on in my name" in paused) == (True, False), "by hand"
     again = served.ask("red-both", "POST", "/workflows/nightly", data={"do": "take over"})
     assert (again.status_code, again.headers["location"]) == (303, "/workflows/nightly")
+    assert sent(served, found["secret"]) == 202, "it was his own"
+
+
+def test_who_takes_over_on_the_page_is_shown_the_new_secret_once(served):
+    served.tokens["red-both"] = served.state.access.create_token("v", ["read", "run"], "red")["token"]
+    text = served.ask("red-both", "POST", "/workflows/nightly", data={"do": "take over"}).text
+    assert "the one before, which u knows, is good no more: give this one to what sends to it" in text
+    (secret,) = re.findall(r"whsec_[^<]+", text)
+    assert [sent(served, each) for each in (served.secret, secret)] == [401, 202]
+
+
+def sent(served, secret):
+    """What a message to the webhook of it is answered that has a secret."""
+    path = served.hook[served.hook.index("/api/") :]
+    return served.browser.post(path, headers={"Authorization": f"Bearer {secret}"}).status_code
 
 
 def test_a_run_of_a_workflow_runs_once_if_it_is_changed(served, monkeypatch):
