@@ -5,18 +5,13 @@ from __future__ import annotations
 import hashlib
 import http.server
 import io
-import json
-import sqlite3
 import tarfile
 import threading
 import zipfile
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
-
-from trainmaster.control.attempt.data_sources import volume_place
 
 
 @pytest.fixture
@@ -136,34 +131,6 @@ def test_tasks_that_begin_at_once_see_the_same_version_while_others_come(tm, ima
     more = {"data": {"pets": {"volume": "pets"}}, "parameters": {"x": [0, 1, 2]}, "workers": 2}
     run = tm.run(tm.recipe({"experiments": {"main": {"command": command, **more}}}))["run"]
     assert tm.logs(run).count(" | tom\n") == 3, tm.logs(run)
-
-
-def test_a_run_of_an_earlier_version_goes_on_with_what_that_wrote_beside_its_data(tm, images):
-    tm.call("volume", "push", images, "pets")
-    data = {"pets": {"volume": "pets"}}
-    see = "cat $TRAINMASTER_DATA_PETS/cats/tom.txt"
-    one = {"data": data, "command": see}
-    two = {"after": ["one"], "data": data, "command": [see, f"test -e {tm.root}/go"]}
-    run = tm.run(tm.recipe({"experiments": {"one": one, "two": two}}), code=1)["run"]
-    with closing(sqlite3.connect(tm.home / "trainmaster.db")) as connection, connection:
-        (uri,) = connection.execute("SELECT value FROM run_fact WHERE kind = 'volume'").fetchone()
-        connection.execute("DELETE FROM run_fact")
-    place = tm.home / "runs" / run
-    (place / "inputs" / f"{volume_place('pets')}.volume").write_text(uri)
-    environment = {"python": "3.9.1", "platform": "Linux x86_64", "packages": {}}
-    (place / "environment-one.json").write_text(json.dumps(environment))
-    (images / "cats" / "tom.txt").write_text("changed\n")
-    tm.call("volume", "push", images, "pets")
-    (tm.root / "go").touch()
-    assert tm.resume(run)["reason"] == "SUCCEEDED"
-    assert tm.logs(run, "--experiment", "two").count(" | tom\n") == 2
-    tm.call("export", run, tm.root / "capsule.zip")
-    with zipfile.ZipFile(tm.root / "capsule.zip") as capsule:
-        made = json.loads(capsule.read("capsule.json"))["experiments"]
-    assert uri.endswith("/pets@1")
-    assert [each["source"] for name in made for each in made[name]["data"]] == [uri, uri]
-    assert made["one"]["environment"] == environment
-    assert made["two"]["environment"]["python"] != "3.9.1"
 
 
 def test_a_volume_that_is_not_there(tm):

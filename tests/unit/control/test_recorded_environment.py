@@ -55,12 +55,6 @@ def test_on_this_machine_it_is_that_of_this_python_and_the_first_one_stays(conte
     assert noted(context) == environment_at()
 
 
-def test_what_an_earlier_version_wrote_into_a_file_stays(context):
-    (context.home.run_directory("r") / "environment-main.json").write_text('{"python": "3.9.1"}')
-    begin(context)
-    assert noted(context) == {"python": "3.9.1"}
-
-
 def test_of_a_container_it_is_the_image_and_its_digest(context):
     context.experiment.container = "python:3.12"
     begin(context, lambda _: SimpleNamespace(id="sha256:abc"))

@@ -45,24 +45,16 @@ def test_every_attempt_finds_what_was_fetched(tmp_path: Path, monkeypatch: pytes
     assert not place.is_symlink()
 
 
-def test_the_first_look_decides_also_one_of_an_earlier_version(tmp_path: Path) -> None:
-    """It wrote the version beside the place where the volume appears."""
+def test_the_first_look_decides(tmp_path: Path) -> None:
     source, url = tmp_path / "source", f"file://{tmp_path}/volume"
     source.mkdir()
     for text in "12":
         (source / "a").write_text(text)
         push(source, url)
-    place = tmp_path / "data" / volume_place("images")
-    place.parent.mkdir()
-    assert pinned_volume("images", url, place, RunFacts()) == f"{url}@2"
+    assert pinned_volume("images", url, RunFacts()) == f"{url}@2"
     facts = RunFacts({(Fact.VOLUME, "images"): f"{url}@1"})
-    assert pinned_volume("images", url, place, facts) == f"{url}@1"
-    place.with_name(f"{place.name}.volume").write_text(f"{url}@1")
-    assert pinned_volume("images", url, place, RunFacts()) == f"{url}@1"
+    assert pinned_volume("images", url, facts) == f"{url}@1"
     push(source, f"file://{tmp_path}/digits")
-    place = tmp_path / "data" / volume_place("digits")
     facts = RunFacts()
-    assert pinned_volume("digits", f"file://{tmp_path}/none", place, facts) is None
-    assert pinned_volume("digits", f"file://{tmp_path}/digits", place, facts) is None, (
-        "it was built in before"
-    )
+    assert pinned_volume("digits", f"file://{tmp_path}/none", facts) is None
+    assert pinned_volume("digits", f"file://{tmp_path}/digits", facts) is None, "it was built in before"

@@ -328,7 +328,7 @@ class NodeData:
 
         address, home = volume_url(volume, context.home.store_url), context.home
         require_lendable([address])  # before anything is asked of it
-        uri = pinned_volume(volume, address, context.data_path(name), context.facts)
+        uri = pinned_volume(volume, address, context.facts)
         if uri is None:
             raise RelayError(f"{volume} comes with a library of this machine")
         found = volume_address(uri)

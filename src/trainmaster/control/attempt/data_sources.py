@@ -35,8 +35,6 @@ from trainmaster.spec.locking import locked
 if TYPE_CHECKING:
     from trainmaster.spec import DataSource
 
-#: Beside the place where a volume appears: what an earlier Trainmaster wrote of its version.
-_PIN: Final = ".volume"
 #: Where volumes appear, beside a run's other data; see `volume_place`.
 _VOLUME_PLACE: Final = re.compile(r"volume-[0-9a-f]{12}")
 #: Where the HDFS of a run lies, beside its other data.
@@ -132,25 +130,26 @@ def require_volume(name: str, address: str) -> None:
     except NotFoundError as error:
         if built_in is not None:
             raise _lacking(name, built_in.part) from error
-        plain = name.rpartition("@")[0] or name
-        hint = (
-            f"`trainmaster volume ls` lists what is there, `trainmaster volume push DIR {plain}` makes one."
-        )
-        if found.version is not None:  # it may be there in others
-            hint = f"{error.hint} {hint}"
-        raise UsageError(f"there is no volume {name}: {error.args[0].rstrip('.')}", hint) from error
+        raise _no_volume(name, found.version, error) from error
     except PublishError as error:
         if verdict(NoticedAt.CHECK, trouble_of(error)) is StoreVerdict.USER_ERROR:
             raise UsageError(error.args[0], error.hint) from error
 
 
-def pinned_volume(name: str, address: str, directory: Path, facts: RunFacts) -> str | None:
+def _no_volume(name: str, version: int | None, error: NotFoundError) -> UsageError:
+    plain = name.rpartition("@")[0] or name
+    hint = f"`trainmaster volume ls` lists what is there, `trainmaster volume push DIR {plain}` makes one."
+    if version is not None:  # it may be there in others
+        hint = f"{error.hint} {hint}"
+    return UsageError(f"there is no volume {name}: {error.args[0].rstrip('.')}", hint)
+
+
+def pinned_volume(name: str, address: str, facts: RunFacts) -> str | None:
     """Which version of a volume all attempts of a run see: the one that the first look has seen.
 
     Args:
         name: as in the recipe.
         address: see `volume_url`.
-        directory: where the volume appears here, or would.
         facts: of the run.
 
     Returns:
@@ -162,18 +161,15 @@ def pinned_volume(name: str, address: str, directory: Path, facts: RunFacts) -> 
     """
     if name.startswith(BUILT_IN_PREFIX):
         return None
-    uri = facts.settled(Fact.VOLUME, name, lambda: _look(name, address, directory))
+    uri = facts.settled(Fact.VOLUME, name, lambda: _newest(name, address))
     return None if uri.startswith(BUILT_IN_PREFIX) else uri
 
 
-def _look(name: str, address: str, directory: Path) -> str:
-    """The newest version of a volume, or the one that an earlier Trainmaster has seen."""
+def _newest(name: str, address: str) -> str:
+    """The URI of a volume, with the newest version unless one is named; or of a built-in set."""
     from trainmaster.volumes.packed.addresses import VolumeAddress, volume_address
     from trainmaster.volumes.packed.head import read_head
 
-    before = directory.with_name(directory.name + _PIN)
-    if before.exists():
-        return before.read_text()
     found = volume_address(address)
     store = ObjectStore(found.url)
     try:
@@ -181,11 +177,7 @@ def _look(name: str, address: str, directory: Path) -> str:
     except NotFoundError as error:
         if name in BUILT_IN:
             return f"{BUILT_IN_PREFIX}{name}"
-        plain = name.rpartition("@")[0] or name
-        raise UsageError(
-            f"there is no volume {name}: {error.args[0].rstrip('.')}",
-            f"`trainmaster volume push DIRECTORY {plain}` makes one.",
-        ) from error
+        raise _no_volume(name, found.version, error) from error
     return str(VolumeAddress(store.url, head.version))
 
 
@@ -210,7 +202,7 @@ def provide_volume(
     from trainmaster.volumes.mounting import provide, provided
 
     with locked(directory):
-        uri = pinned_volume(name, address, directory, facts)
+        uri = pinned_volume(name, address, facts)
         if uri is None:
             BUILT_IN[name.removeprefix(BUILT_IN_PREFIX)].bring(directory)
         elif provided(uri, directory) is None:

@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.facts import Fact
-from trainmaster.spec.plain_json import kept
 
 if TYPE_CHECKING:
     from trainmaster.control.task.job_context import TaskContext
-    from trainmaster.control.task.layout import Home
 
 _SITES: Final = ("site-packages", "dist-packages")
 #: For the Python of a machine that has none of ours; 3.6 will do.
@@ -38,14 +36,8 @@ def note_found(context: TaskContext, find: Callable[[], dict[str, Any]]) -> None
         context: of an attempt at one of its tasks.
         find: asked for it; what it has no answer for is left out.
     """
-    experiment = context.experiment.name
-
-    def look() -> str:
-        before = environment_noted_before(context.home, context.run, experiment)
-        return json.dumps(find() if before is None else before)
-
     with suppress(OSError, ValueError, TrainmasterError):  # nothing is trained less for it
-        context.facts.settled(Fact.ENVIRONMENT, experiment, look)
+        context.facts.settled(Fact.ENVIRONMENT, context.experiment.name, lambda: json.dumps(find()))
 
 
 def environment_in(image: str, identity: str) -> dict[str, Any]:
@@ -66,8 +58,3 @@ def environment_at(venv: Path | None = None) -> dict[str, Any]:
         "platform": f"{system.sysname} {system.machine}",
         "packages": dict(sorted((name.lower(), version) for name, _, version in pairs)),
     }
-
-
-def environment_noted_before(home: Home, run: str, experiment: str) -> dict[str, Any] | None:
-    """What an earlier Trainmaster wrote of a run, into a file of whoever drove it; None if it is not here."""
-    return kept(dict[str, Any], home.run_directory(run) / f"environment-{experiment}.json")

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.control.attempt.recorded_environment import environment_noted_before
 from trainmaster.db import queries
 from trainmaster.db.run_facts import facts_of
 from trainmaster.db.workflow_rows import started_by
@@ -22,7 +21,6 @@ from trainmaster.volumes.packed.addresses import volume_address
 if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
 
-    from trainmaster.control.task.layout import Home
     from trainmaster.db import Database
     from trainmaster.service.open_home import OpenHome
     from trainmaster.spec import Experiment
@@ -46,8 +44,7 @@ def lineage(opened: OpenHome, run: str, experiment: str, task: int) -> dict[str,
     row = database.run_row(run)
     recipe = stored_recipe(row)
     facts = facts_of(database, run)
-    here = opened.home_if_here(run)  # where an earlier Trainmaster wrote some of it
-    data = list(_data(row, recipe.experiments[experiment], facts, here))
+    data = list(_data(row, recipe.experiments[experiment], facts))
     for each in data:
         if each["kind"] != "volume":
             continue
@@ -59,16 +56,13 @@ def lineage(opened: OpenHome, run: str, experiment: str, task: int) -> dict[str,
             each["newest"] = newest
     attempts = [each["number"] for each in queries.attempts(database, run, experiment, task)]
     noted = facts.get((Fact.ENVIRONMENT, experiment))
-    environment = None if noted is None else json.loads(noted)
-    if environment is None and here is not None:
-        environment = environment_noted_before(here, run, experiment)
     return {
         "code": Path(row["code_path"]).name,
         "seed": recipe.seed,
         "attempt": max(attempts, default=None),
         "data": data,
         "workflow": started_by(database, run),
-        "environment": environment,
+        "environment": None if noted is None else json.loads(noted),
     }
 
 
@@ -80,10 +74,9 @@ def inputs_of(opened: OpenHome, run: str) -> dict[str, dict[str, str]]:
         (``RUN/EXPERIMENT/TASK@NUMBER`` and ``RUN/EXPERIMENT@TASKS`` of the earlier run).
     """
     row, facts = opened.database.run_row(run), facts_of(opened.database, run)
-    here = opened.home_if_here(run)
     found = {}
     for name, experiment in stored_recipe(row).experiments.items():
-        data = _data(row, experiment, facts, here)
+        data = _data(row, experiment, facts)
         its = {f"data.{each['name']}": f"{each['kind']} {each['source']}" for each in data}
         if experiment.beginning is not None:
             its["checkpoint"] = str(experiment.beginning)
@@ -137,11 +130,10 @@ def _newest(url: str) -> int | None:
 
 
 def _data(
-    row: RowMapping, experiment: Experiment, facts: Mapping[tuple[Fact, str], str], here: Home | None
+    row: RowMapping, experiment: Experiment, facts: Mapping[tuple[Fact, str], str]
 ) -> Iterator[dict[str, Any]]:
-    from trainmaster.control.attempt.data_sources import BUILT_IN_PREFIX, volume_url
+    from trainmaster.control.attempt.data_sources import BUILT_IN_PREFIX
 
-    before = [] if here is None else _volumes_seen_before(here, row["id"])
     for name, source in experiment.data.items():
         kind, text = next(
             (kind, value)
@@ -155,9 +147,7 @@ def _data(
             if value
         )
         if kind == "volume":
-            place = volume_url(text, row["store_url"])
-            of_old = (uri for uri in before if uri.rpartition("@")[0] in (place, place.rpartition("@")[0]))
-            known = facts.get((Fact.VOLUME, text)) or next(of_old, text)
+            known = facts.get((Fact.VOLUME, text), text)
             text = text if known.startswith(BUILT_IN_PREFIX) else known
         yield {"name": name, "kind": kind, "source": redacted(text)}
 
@@ -187,11 +177,3 @@ def _made_by(uri: str) -> str:
             if note.startswith(MADE_BY):
                 return note.removeprefix(MADE_BY)
     return ""
-
-
-def _volumes_seen_before(home: Home, run: str) -> list[str]:
-    """Which versions of volumes an earlier Trainmaster wrote down, beside a run's data."""
-    try:
-        return sorted({pin.read_text() for pin in home.data_directory(run).rglob("*.volume")})
-    except OSError:
-        return []

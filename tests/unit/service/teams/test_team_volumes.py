@@ -40,10 +40,10 @@ def test_a_built_in_set_is_meant_whatever_volumes_the_owner_has(home, tmp_path):
     pytest.importorskip("sklearn", reason="it has the set")
     name, address = meant(home, "digits")
     require_volume(name, address)
-    assert pinned_volume(name, address, tmp_path / "there", RunFacts()) is None
+    assert pinned_volume(name, address, RunFacts()) is None
     provide_volume(name, address, tmp_path / "there", RunFacts())
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["digits.csv"]
-    own = pinned_volume(*meant(home, "digits", team=None), tmp_path / "own", RunFacts())
+    own = pinned_volume(*meant(home, "digits", team=None), RunFacts())
     assert own == f"{home.store_url}/volumes/digits@1", "short names mean the owner's for the owner"
 
 
