@@ -106,44 +106,34 @@ drop() {
   find_own
   [ -z "$own" ] || rm -f "$own/$1.json"
 }
-memory() {
-  least=0
-  while read -r key kilobytes _; do
-    [ "$key" != MemTotal: ] || least=$((kilobytes * 1024))
-  done </proc/meminfo
+least() {
+  least=$1
   while IFS=: read -r _ kinds path; do
-    case ,$kinds, in ,,) top=/sys/fs/cgroup;; *,memory,*) top=/sys/fs/cgroup/memory;; *) continue;; esac
+    case ,$kinds, in ,,) top=/sys/fs/cgroup;; *,"$2",*) top=/sys/fs/cgroup/$2;; *) continue;; esac
     group=$top$path
     while :; do
-      for limit in "$group/memory.max" "$group/memory.limit_in_bytes"; do
-        [ -r "$limit" ] && read -r bytes <"$limit" || continue
-        case $bytes in *[!0-9]*|''|???????????????????*) continue;; esac
-        [ "$bytes" -ge "$least" ] || least=$bytes
-      done
+      for limit in $("of_$2"); do [ "$limit" -ge "$least" ] || least=$limit; done
       case $group in "$top"|"$top"/|/) break;; esac
       group=${group%%/*}
     done
   done </proc/self/cgroup
   echo "$least"
 }
+of_memory() { cat "$group/memory.max" "$group/memory.limit_in_bytes" | grep -x '[0-9]\\{1,18\\}'; }
+of_cpu() {
+  quota='' period=''
+  [ ! -r "$group/cpu.max" ] || read -r quota period <"$group/cpu.max"
+  [ ! -r "$group/cpu.cfs_quota_us" ] || read -r quota <"$group/cpu.cfs_quota_us"
+  [ ! -r "$group/cpu.cfs_period_us" ] || read -r period <"$group/cpu.cfs_period_us"
+  case ${quota:-x}${period:-x} in *[!0-9]*) ;; *) echo $((quota * 1000 / period));; esac
+}
+memory() {
+  bytes=0
+  while read -r key size _; do [ "$key" != MemTotal: ] || bytes=$((size * 1024)); done </proc/meminfo
+  least "$bytes" memory
+}
 processors() {
-  least=$(($(OMP_NUM_THREADS= OMP_THREAD_LIMIT= nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) * 1000))
-  while IFS=: read -r _ kinds path; do
-    case ,$kinds, in ,,) top=/sys/fs/cgroup;; *,cpu,*) top=/sys/fs/cgroup/cpu;; *) continue;; esac
-    group=$top$path
-    while :; do
-      quota='' period=''
-      [ ! -r "$group/cpu.max" ] || read -r quota period <"$group/cpu.max"
-      [ ! -r "$group/cpu.cfs_quota_us" ] || read -r quota <"$group/cpu.cfs_quota_us"
-      [ ! -r "$group/cpu.cfs_period_us" ] || read -r period <"$group/cpu.cfs_period_us"
-      case ${quota:-x}${period:-x} in *[!0-9]*) ;; *)
-        [ $((quota * 1000 / period)) -ge "$least" ] || least=$((quota * 1000 / period));;
-      esac
-      case $group in "$top"|"$top"/|/) break;; esac
-      group=${group%%/*}
-    done
-  done </proc/self/cgroup
-  echo "$least"
+  least "$(($(OMP_NUM_THREADS= OMP_THREAD_LIMIT= nproc || getconf _NPROCESSORS_ONLN) * 1000))" cpu
 }
 %(action)s
 echo '%(mark)s'
