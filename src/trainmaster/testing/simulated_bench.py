@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from trainmaster.control.decide.outcome import save_pause_s, stage_pause_s
+from trainmaster.control.decide.outcome import pause_s
 from trainmaster.control.decide.task import Effect, EffectKind, Job
 from trainmaster.control.loop.run_state import ExperimentState, Task
 from trainmaster.control.measure.progress import TaskProgress
@@ -215,7 +215,6 @@ class SimulatedActions:
         if kind is not EffectKind.STAGE and not before.unsaved:
             raise ViolationError(f"{key} begins again though it was over")
         waited_s = self._world.now - self._tried_at[key]
-        pause_s = stage_pause_s if kind is EffectKind.STAGE else save_pause_s
         if waited_s < pause_s(task.tries):
             raise ViolationError(f"{key} begins again after {waited_s:g} s")
 

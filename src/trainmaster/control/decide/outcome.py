@@ -19,11 +19,9 @@ from trainmaster.spec.states import EndReason, Overuse
 #: The second retry waits this long, each further one twice as long, up to the maximum.
 BACKOFF_S = 1.0
 MAX_BACKOFF_S = 300.0
-#: What nodes, or a store, made fail is staged again after such pauses; machines are rented meanwhile.
-MAX_STAGE_PAUSE_S = 60.0
-#: What cannot be saved is tried again for as long as it takes: whoever has mended a store does not wait long.
-MAX_SAVE_PAUSE_S = 60.0
-LONGEST_PAUSE_S = max(MAX_STAGE_PAUSE_S, MAX_SAVE_PAUSE_S)
+#: What nodes, or a store, made fail is staged again after such pauses; machines are rented meanwhile. What
+#: cannot be saved is tried again for as long as it takes: whoever has mended a store does not wait long.
+LONGEST_PAUSE_S = 60.0
 
 
 def backoff_s(retry: int) -> float:
@@ -35,22 +33,13 @@ def backoff_s(retry: int) -> float:
     return 0.0 if retry <= 1 else min(BACKOFF_S * 2.0 ** (retry - 2), MAX_BACKOFF_S)
 
 
-def stage_pause_s(restart: int) -> float:
-    """How long to wait before an attempt is staged again, without a new attempt (1 = the first time).
+def pause_s(tries: int) -> float:
+    """How long to wait before an attempt is staged, or saved, once more (1 = it failed for the first time).
 
-    >>> [stage_pause_s(restart) for restart in (1, 2, 3, 20, 10**6)]
+    >>> [pause_s(tries) for tries in (1, 2, 3, 1000, 10**6)]
     [0.0, 1.0, 2.0, 60.0, 60.0]
     """
-    return min(backoff_s(min(restart, 100)), MAX_STAGE_PAUSE_S)
-
-
-def save_pause_s(tries: int) -> float:
-    """How long to wait before what could not be saved is tried again (1 = it failed for the first time).
-
-    >>> [save_pause_s(tries) for tries in (1, 2, 3, 1000, 10**6)]
-    [0.0, 1.0, 2.0, 60.0, 60.0]
-    """
-    return min(backoff_s(min(tries, 100)), MAX_SAVE_PAUSE_S)
+    return min(backoff_s(min(tries, 100)), LONGEST_PAUSE_S)
 
 
 #: What a program does to itself; other signals come from outside, and its log knows nothing of them.

@@ -16,7 +16,7 @@ from trainmaster.control.decide.outcome import (
     classify,
     exit_records,
     loss_words,
-    save_pause_s,
+    pause_s,
     with_last_error,
 )
 from trainmaster.control.loop.run_state import Task
@@ -260,7 +260,7 @@ def _again(task: Task, kind: EffectKind, job: Job, seen: ObservedTask, now: floa
     count = task.tries + 1
     counted: dict[str, object] = {
         "tries": count,
-        "try_at": now + save_pause_s(count),
+        "try_at": now + pause_s(count),
         "saving_usd": seen.saving_usd,
     }
     if "kept_model" in job.fields:  # it came this far: from now on it is safe from its nodes' end

@@ -18,7 +18,7 @@ from trainmaster.control.decide.effects import (
     Policy,
     Step,
 )
-from trainmaster.control.decide.outcome import Outcome, backoff_s, classify, lost_output, stage_pause_s
+from trainmaster.control.decide.outcome import Outcome, backoff_s, classify, lost_output, pause_s
 from trainmaster.control.decide.saving import (
     DIED_AT_ONCE_S,
     begin,
@@ -127,7 +127,7 @@ def _stage_again(task: Task, now: float, *, is_bounded: bool) -> list[Step] | No
     if is_bounded and task.tries >= MAX_STAGE_TRIES:
         return None
     count = task.tries + 1
-    counted = {"tries": count, "try_at": now + stage_pause_s(count)}
+    counted = {"tries": count, "try_at": now + pause_s(count)}
     return [Progress(task.experiment, task.number, counted)]
 
 
