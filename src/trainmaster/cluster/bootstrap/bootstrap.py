@@ -93,30 +93,23 @@ class _Failed(Exception):  # noqa: N818 - becomes a result
 Listener = Callable[[PhaseReport], None]
 
 
+@dataclass(frozen=True, slots=True)
 class Bootstrap:
     """Makes nodes of hosts.
 
-    Args:
-        ssh: connects.
-        packages: our runtime for hosts without and with GPUs.
+    Attributes:
+        transport: connects.
+        runtime_packages: our runtime for hosts without and with GPUs.
         cache: where archives are kept here.
         settings: how patient we are.
         listener: hears of each phase, in any thread.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        runtime_packages: tuple[RuntimePackage, RuntimePackage],
-        cache: Path,
-        settings: BootstrapSettings | None = None,
-        listener: Listener | None = None,
-    ) -> None:
-        self._transport = transport
-        self._packages = runtime_packages
-        self._cache = cache
-        self._settings = settings or BootstrapSettings()
-        self._listener = listener
+    transport: Transport
+    runtime_packages: tuple[RuntimePackage, RuntimePackage]
+    cache: Path
+    settings: BootstrapSettings = BootstrapSettings()
+    listener: Listener | None = None
 
     def one(
         self,
@@ -134,21 +127,14 @@ class Bootstrap:
                 and has what we need, it is asked no more than that.
             over: a login there that is open, which stays so; without, there is one for this.
         """
-        run = _HostBootstrap(
-            self._transport, self._packages, self._cache, self._settings, self._listener, target
-        )
-        return run.go(code, known, over)
+        return _HostBootstrap(self, target).go(code, known, over)
 
 
 @dataclass(slots=True)
 class _HostBootstrap:
     """One host on its way."""
 
-    transport: Transport
-    runtime_packages: tuple[RuntimePackage, RuntimePackage]
-    cache: Path
-    settings: BootstrapSettings
-    listener: Listener | None
+    bootstrap: Bootstrap
     target: Target
     reports: list[PhaseReport] = field(default_factory=list)
     facts: HostFacts | None = None
@@ -161,7 +147,7 @@ class _HostBootstrap:
         try:
             with contextlib.ExitStack() as stack:
                 with self._phase(BootstrapPhase.CONNECT):
-                    connection = over or stack.enter_context(self.transport.connection(self.target))
+                    connection = over or stack.enter_context(self.bootstrap.transport.connection(self.target))
                 self.host_key = connection.host_key
                 plan = None if known is None else self._as_before(connection, known, code)
                 if plan is None:
@@ -186,7 +172,7 @@ class _HostBootstrap:
         self, connection: Connection, known: HostFacts, code: RuntimeLayer | None
     ) -> BootstrapPlan | None:
         """The plan for a host that has our runtime from an earlier time; None if that must be looked into."""
-        package = self.runtime_packages[bool(known.gpus)]
+        package = self.bootstrap.runtime_packages[bool(known.gpus)]
         plan = make_plan(known, package, code)
         if isinstance(plan, UnfitHost) or not (known.boot and plan.packages.present and plan.runtime.present):
             return None
@@ -194,7 +180,7 @@ class _HostBootstrap:
             steps = [step for step in (plan.packages, plan.runtime, plan.code) if step is not None]
             keys = [f"{step.order['kind']}/{step.order['name']}" for step in steps]
             command = still_there_command(known.root, keys)
-            result = connection.run(command, timeout_s=self.settings.probe_timeout_s)
+            result = connection.run(command, timeout_s=self.bootstrap.settings.probe_timeout_s)
             boot, have = parse_still_there(result.out)
             if boot != known.boot or not have.issuperset(keys[:2]):
                 detail.append("it is not as it was")
@@ -208,7 +194,7 @@ class _HostBootstrap:
     def _phases(self, connection: Connection, code: RuntimeLayer | None) -> None:
         with self._phase(BootstrapPhase.PROBE) as detail:
             self.facts = facts = self._probe(connection)
-            package = self.runtime_packages[bool(facts.gpus)]
+            package = self.bootstrap.runtime_packages[bool(facts.gpus)]
             if needs_internet(facts, package):
                 self.facts = facts = replace(
                     facts, internet=self._reaches_internet(connection, facts, package)
@@ -241,11 +227,13 @@ class _HostBootstrap:
             self._layer(BootstrapPhase.CODE, connection, plan, plan.code)
 
     def _probe(self, connection: Connection) -> HostFacts:
-        tops = self.runtime_packages[0].packages.tops() if self.settings.share_files else {}
+        tops = (
+            self.bootstrap.runtime_packages[0].packages.tops() if self.bootstrap.settings.share_files else {}
+        )
         shared = next(iter(tops.values()), "")
         script = probe_script(self.target.directory, self.target.python, shared)
         asked_at = time.time()
-        result = connection.shell(script, timeout_s=self.settings.probe_timeout_s)
+        result = connection.shell(script, timeout_s=self.bootstrap.settings.probe_timeout_s)
         facts = parse_facts(result.out, asked_at, time.time())
         if facts is None:
             raise _Failed(
@@ -258,7 +246,7 @@ class _HostBootstrap:
         python = choose_python(facts, package)
         assert isinstance(python, PythonFacts), "only known Pythons are asked for"
         command = internet_command(python.path)
-        return connection.run(command, timeout_s=self.settings.probe_timeout_s).code == 0
+        return connection.run(command, timeout_s=self.bootstrap.settings.probe_timeout_s).code == 0
 
     def _layer(
         self, phase: BootstrapPhase, connection: Connection, plan: BootstrapPlan, step: BootstrapStep
@@ -284,23 +272,23 @@ class _HostBootstrap:
             "same": step.layer.stamps() if step.layer and shared else [],
             "root": self.facts.root,
             "again": again,
-            "wait_s": self.settings.wait_s,
-            "patience_s": self.settings.patience_s,
+            "wait_s": self.bootstrap.settings.wait_s,
+            "patience_s": self.bootstrap.settings.patience_s,
         }
 
         def answer(line: str) -> Iterator[bytes] | None:
             if line != "@@want" or step.layer is None:
                 return None
-            return pieces(step.layer.archive(self.cache))
+            return pieces(step.layer.archive(self.bootstrap.cache))
 
         if step.layer is not None and not shared:
-            step.layer.archive(self.cache)  # before anything is held there
+            step.layer.archive(self.bootstrap.cache)  # before anything is held there
         result = run_host_program(
             connection,
             plan.host_python.path,
             "install.py",
             order,
-            self.settings.install_timeout_s,
+            self.bootstrap.settings.install_timeout_s,
             answer,
         )
         said = program_answer(result)
@@ -313,7 +301,7 @@ class _HostBootstrap:
     def _try(self, connection: Connection, plan: BootstrapPlan, package: RuntimePackage) -> str:
         """Why the runtime does not work; empty if it does."""
         command = shlex.join([plan.python, "-I", "-c", _CHECK, "trainmaster", *package.imports])
-        result = connection.run(f"exec {command}", timeout_s=self.settings.check_timeout_s)
+        result = connection.run(f"exec {command}", timeout_s=self.bootstrap.settings.check_timeout_s)
         return "" if result.code == 0 and result.out.strip().endswith("42") else result.last_words
 
     @contextlib.contextmanager
@@ -351,5 +339,5 @@ class _HostBootstrap:
                 report.seconds,
                 report.detail,
             )
-        if self.listener is not None:
-            self.listener(report)
+        if self.bootstrap.listener is not None:
+            self.bootstrap.listener(report)
