@@ -44,7 +44,7 @@ def create(
         return
     typer.echo(found["token"])
     say("it is shown this once; send it as `Authorization: Bearer TOKEN`")
-    if maker := found.get("made_with"):  # older servers do not tell
+    if maker := found.get("made_with"):
         say(
             f"it ends when {maker} does, with which it was made, on {when(found['expires_at'])} at the latest"
         )

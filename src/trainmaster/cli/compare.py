@@ -87,7 +87,7 @@ def _differences(first: str, diff: Mapping[str, Any]) -> list[str]:
     else:
         what = "the same code" + "; of its other files (data, settings, outputs) some differ" * bool(code)
     lines = [f"beside {first}, {diff['run']} has {'another' if is_other else 'the same'} recipe and {what}"]
-    for each in diff.get("inputs", ()):  # older servers tell none
+    for each in diff["inputs"]:
         has = f"{each['name']} {each['after']}" if each["after"] else f"no {each['name']}"
         lines.append(f"{each['experiment']} has {has}, not {each['before'] or 'none'}")
     lines += diff["lines"]

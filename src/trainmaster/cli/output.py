@@ -383,7 +383,7 @@ def model_text(model: dict[str, Any]) -> str:
     >>> model_text({**model, "parameters": {"lr": 0.1, "penalty": "l2"}})
     'model a/2  lr=0.1 penalty=l2  loss=0.5  file:///2'
     """
-    values = parameters_text(model.get("parameters", {}))  # older servers tell none
+    values = parameters_text(model["parameters"])
     name = f"model {model['experiment']}/{model['task']}"
     parts = [name, values, metrics_text(model["metrics"]), model["uri"]]
     return "  ".join(part for part in parts if part)
@@ -392,7 +392,8 @@ def model_text(model: dict[str, Any]) -> str:
 def model_lines(run: str, summary: Mapping[str, Any]) -> list[str]:
     """The models of a run, those of the best tasks first, and how to see all if there are many.
 
-    >>> models = [{"experiment": "a", "task": n, "metrics": {}, "uri": f"file:///{n}"} for n in range(9)]
+    >>> of = {"metrics": {}, "parameters": {}}
+    >>> models = [{"experiment": "a", "task": n, "uri": f"file:///{n}", **of} for n in range(9)]
     >>> summary = {"models": models, "experiments": {"a": {"top": [{"task": 7}, {"task": 2}]}, "b": {}}}
     >>> model_lines("r", summary)[::2]
     ['model a/7  file:///7', 'model a/0  file:///0', 'model a/3  file:///3']

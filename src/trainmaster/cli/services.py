@@ -170,8 +170,7 @@ def open_service(name: _Name, port: _Port = 0) -> None:
     client = open_client()
     is_remote = context() is not None
     found = client.services.show(name)
-    path = found.get("path", f"v2/models/{name}" if found["model"] else "")  # older servers tell none
-    _say_where(client.services.url(name, port), path, show, needs_token=is_remote)
+    _say_where(client.services.url(name, port), found["path"], show, needs_token=is_remote)
     if is_remote:
         return
     say("Ctrl-C ends this, not the service")

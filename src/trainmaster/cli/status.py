@@ -40,7 +40,7 @@ from trainmaster.spec.states import counted_ends
 from trainmaster.spec.units import counted, worked_s
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from trainmaster.api import ClientProtocol
     from trainmaster.service.runs.highlights import TaskLine
@@ -131,13 +131,12 @@ def _plot(client: ClientProtocol, run: str | None, file: Path) -> None:
 def _overview_lines(seen: Mapping[str, Any]) -> list[str]:
     """At one look, what the first page of a server has; empty where nothing has happened."""
     needs = seen["needs_you"]
-    paused = needs.get("workflows", ())  # older servers tell none
+    paused = needs["workflows"]
     lines = [f"needs you: {run['run']}: {_why(run)}" for run in needs["runs"]]
-    # Older servers count both in one: what is not shown may be either.
-    more = needs["count"] - len(needs["runs"]) if "workflow_count" in needs else 0
+    more = needs["count"] - len(needs["runs"])
     lines += [f"needs you: {counted(more, 'more run')}"] * (more > 0)
     lines += [f"needs you: workflow {each['workflow']}: {each['why']}" for each in paused]
-    more = needs.get("workflow_count", 0) - len(paused)
+    more = needs["workflow_count"] - len(paused)
     lines += [f"needs you: {counted(more, 'more workflow')}"] * (more > 0)
     for run in seen["running"]["runs"]:
         far = [f"{100 * run['progress']:.0f} %"] if "progress" in run else []
@@ -186,7 +185,6 @@ def _show_runs(client: ClientProtocol, limit: int | None, where: str, *, with_ov
     labelled = any("labels" in r for r in runs)
     has_owners = len({r.get("owner") for r in runs}) > 1
     named = list(dict.fromkeys(column for r in runs for column in r.get("values", ())))
-    runs = _best_first(runs, named)
     rows = [
         [
             r["run"],
@@ -208,18 +206,6 @@ def _show_runs(client: ClientProtocol, limit: int | None, where: str, *, with_ov
     if listed["older"]:
         which = "more that fit" if where else "older ones"
         say(f"... and {listed['older']} {which} (`--json` lists all)")
-
-
-def _best_first(runs: list[dict[str, Any]], named: Sequence[str]) -> list[dict[str, Any]]:
-    """By the first metric that a condition names, as older servers do not sort; without one, as they come."""
-    metric = next((column for column in named if column.startswith("metric:")), None)
-    if metric is None:
-        return runs
-    from trainmaster.service.runs.curves import goal_of
-
-    sign = 1 if goal_of(metric.partition(":")[2]) == "min" else -1
-    its = {r["run"]: r.get("values", {}).get(metric) for r in runs}
-    return sorted(runs, key=lambda r: (its[r["run"]] is None, sign * (its[r["run"]] or 0.0)))
 
 
 def _value_text(value: Any) -> str:  # noqa: ANN401 - of a metric or parameter

@@ -49,7 +49,7 @@ def show_workflow(name: _Name, as_json: AsJson = False) -> None:
         print_json(found)
         return
     by, at = found["registered_by"], when(found["changed_at"])
-    until = found.get("good_until")  # older servers do not tell
+    until = found.get("good_until")
     ends = f"; that token ends {when(until)}" if until else ""
     show(f"{name}: {found['state'].lower()}, revision {found['revision']}, by {by}, {at}{ends}")
     for line in trigger_lines(found, ""):
@@ -123,7 +123,7 @@ def register(
         return
     name = found["workflow"]
     said = f"{name} is kept by {url or 'the server'}, revision {found['revision']}"
-    if old := found.get("replaced"):  # older servers do not tell
+    if old := found.get("replaced"):
         if old["revision"] != found["revision"]:
             said += f", instead of revision {old['revision']} by {old['registered_by']}"
         said += ", and goes on: it was paused" * (old["state"] == "PAUSED")

@@ -21,9 +21,9 @@ def test_runs_stand_in_a_table_and_what_differs_below_it():
         "metrics": {"loss": "min", "accuracy": "max"},
         "runs": [_run("a-1", 0.25, 0.1), _run("a-2", 0.5, 0.2), _run("a-3", None, 0)],
         "diffs": [
-            {"run": "a-2", "lines": ["-lr: 1", "+lr: 2"], "code": []},
-            {"run": "a-3", "lines": [], "code": [_file("t.py", lines=["+x"])]},
-            {"run": "a-4", "lines": [], "code": [_file("out/a.json", "added")]},
+            {"run": "a-2", "lines": ["-lr: 1", "+lr: 2"], "code": [], "inputs": []},
+            {"run": "a-3", "lines": [], "code": [_file("t.py", lines=["+x"])], "inputs": []},
+            {"run": "a-4", "lines": [], "code": [_file("out/a.json", "added")], "inputs": []},
         ],
     }
     assert compared_lines(found, ["loss"]) == [
