@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 from trainmaster.cluster.member_places import Members, distinct
 from trainmaster.cluster.node_access import NodeAccess
@@ -33,12 +33,14 @@ from trainmaster.cluster.roles.playbook import (
     wanted_of,
 )
 from trainmaster.cluster.roles.role_sources import RoleSources
-from trainmaster.control.checks.ansible import CALL_VARIABLE, RUN_VARIABLE, call, find_program
+from trainmaster.control.checks import ansible
+from trainmaster.control.checks.ansible import CALL_VARIABLE, RUN_VARIABLE, find_program
 from trainmaster.control.checks.role_files import read_role
 from trainmaster.control.task.job_context import TaskContext
 from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.processes import end_marked
+from trainmaster.spec.roles import Roles
 from trainmaster.transport.base import CommandError, UnreachableError
 
 
@@ -125,12 +127,15 @@ class _Pending:
     state: RoleState
     wanted: Mapping[str, str]
 
-    def begun(self, call: str) -> RoleState:
-        return self.state.begun(self.wanted, call)
 
-    @property
-    def done(self) -> RoleState:
-        return self.state.ended(self.wanted)
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What all commands of Ansible for an attempt share: where they keep things, and who hears them."""
+
+    context: TaskContext
+    roles: Roles
+    directory: Path
+    say: _Masked
 
 
 class NodeRoles:
@@ -164,91 +169,70 @@ class NodeRoles:
             return
         self._sweep()
         with _call_directory() as directory, context.place.log(_LOG).open("ab") as log:
-            say = _Masked(context, log)
+            call = _Call(context, roles, directory, _Masked(context, log))
             sources = RoleSources(
                 roles,
                 context.home.code_directory(context.run),
                 context.home.cache / "roles",
-                lambda order: self._fetch(order, context, directory, say, roles.timeout_s),
+                lambda order: self._fetch(order, call),
             )
             found = sources.directories()
             nodes = distinct(members)
-            names = [tuple(name for name, node in members if node.id == each_.id) for each_ in nodes]
             hosts = [
-                _host_of(shown, node, its)
-                for shown, node, its in zip(host_names([n.id for n in nodes]), nodes, names, strict=True)
+                _host_of(shown, node, tuple(name for name, its in members if its.id == node.id))
+                for shown, node in zip(host_names([node.id for node in nodes]), nodes, strict=True)
             ]
-            digests = self._digests(found, hosts, context)
-            wanted = {host.name: wanted_of(host.groups, digests) for host in hosts}
+            digests = _digests(found, hosts, call)
             with self._locked(nodes, context):
                 states = each(nodes, self._settled)
                 pending = [
-                    _Pending(node, host, state, wanted[host.name])
+                    _Pending(node, host, state, wanted)
                     for node, host, state in zip(nodes, hosts, states, strict=True)
-                    if state.lacks(wanted[host.name])
+                    if state.lacks(wanted := wanted_of(host.groups, digests))
                 ]
                 if pending:
-                    directories = {group: list(its.values()) for group, its in found.items()}
-                    self._run(
-                        pending,
-                        hosts,
-                        directories,
-                        context,
-                        directory,
-                        say,
-                        roles.timeout_s,
-                        sources.settings,
-                        {
-                            group: {path: roles.variables_of(group, name) for name, path in its.items()}
-                            for group, its in found.items()
-                        },
-                    )
+                    self._run(pending, hosts, found, call, sources.settings)
 
     def _run(
         self,
         pending: Sequence[_Pending],
         hosts: Sequence[RoleHost],
-        directories: Mapping[str, Sequence[Path]],
-        context: TaskContext,
-        directory: Path,
-        say: _Masked,
-        timeout_s: float,
+        found: Mapping[str, Mapping[str, Path]],
+        call: _Call,
         collections: Mapping[str, str],
-        given: Mapping[str, Mapping[Path, Mapping[str, Any]]],
     ) -> None:
+        context, directory = call.context, call.directory
         known = directory / "known_hosts"
         known.write_text("".join(f"{line}\n" for line in known_lines(hosts)))
         now = [one.host.name for one in pending]
         (directory / "inventory.json").write_text(json.dumps(make_inventory(hosts, now, known), indent=1))
+        directories = {group: list(its.values()) for group, its in found.items()}
+        given = {
+            group: {path: call.roles.variables_of(group, name) for name, path in its.items()}
+            for group, its in found.items()
+        }
         playbook = make_playbook(directories, context.variables, {CALL_VARIABLE: str(directory)}, given)
         (directory / "playbook.json").write_text(json.dumps(playbook, indent=1))
-        settings = settings_of(
-            directory, min(len(now), _MOST_FORKS), pending[0].node.root, _above(directories)
-        )
-        variables = {f"{VARIABLE}{name}": value for name, value in context.variables.items()}
-        command = [find_program("ansible-playbook"), "-i", str(directory / "inventory.json")]
-        of_node = {one.node.id: one for one in pending}
-        nodes = [one.node for one in pending]
-        each(nodes, lambda node: self._write(node, of_node[node.id].begun(str(directory))))
-        code = self._call(
-            [*command, str(directory / "playbook.json")],
-            context,
-            {**settings, **variables, **collections},
-            directory,
-            say,
-            timeout_s,
-        )
+        variables = {
+            **settings_of(directory, min(len(now), _MOST_FORKS), pending[0].node.root, _above(found)),
+            **{f"{VARIABLE}{name}": value for name, value in context.variables.items()},
+            **collections,
+        }
+        each(pending, lambda one: self._write(one.node, one.state.begun(one.wanted, str(directory))))
+        command = ["ansible-playbook", "-i", str(directory / "inventory.json")]
+        code = self._call([*command, str(directory / "playbook.json")], call, variables)
         if code == 0:
-            each(nodes, lambda node: self._write(node, of_node[node.id].done))
+            each(pending, lambda one: self._write(one.node, one.state.ended(one.wanted)))
             return
         with contextlib.suppress(TrainmasterError):  # what stays, the next one ends
-            each(nodes, lambda node: self._end(node, of_node[node.id].begun(""), code, directory))
-        self._refuse(code, read_output(say.text), {one.host.name: one.node for one in pending}, context)
+            each(pending, lambda one: self._end(one, code, directory))
+        self._refuse(code, read_output(call.say.text), {one.host.name: one.node for one in pending}, call)
 
     def _refuse(
-        self, code: int | None, said: AnsibleOutput, nodes: Mapping[str, NodeAccess], context: TaskContext
+        self, code: int | None, said: AnsibleOutput, nodes: Mapping[str, NodeAccess], call: _Call
     ) -> None:
         """Say what went wrong: a role's fault is the user's, a silent node's is not."""
+        context = call.context
         top = f"{context.home.code_directory(context.run)}/"
         log = context.place.log(_LOG)
         hint = f"All that Ansible said: {log}, or trainmaster logs {context.run} --member {_LOG}"
@@ -257,9 +241,8 @@ class NodeRoles:
             silent = ", ".join(nodes[name].target.shown for name in said.silent(list(nodes)))
             where = f" at {said.task.removeprefix(top)!r}" if said.task else ""
             place = f" ({said.place.removeprefix(top)})" if said.place else ""
-            timeout_s = context.experiment.roles.timeout_s if context.experiment.roles else 0
             raise UsageError(
-                f"roles: not done after {timeout_s:g} s: {silent} still{where}{place}",
+                f"roles: not done after {call.roles.timeout_s:g} s: {silent} still{where}{place}",
                 f"Allow more by `timeout` in `roles`, or mend the task. {hint}",
             )
         if code is None:
@@ -288,27 +271,6 @@ class NodeRoles:
         words = said.error or f"Ansible ended with exit code {code}"
         raise UsageError(context.masked(f"roles: {place}{words}"), hint)
 
-    def _digests(
-        self,
-        found: Mapping[str, Mapping[str, Path]],
-        hosts: Sequence[RoleHost],
-        context: TaskContext,
-    ) -> dict[str, dict[str, str]]:
-        """Of the roles of each group, by how they are named."""
-        peers = sorted([host.name, host.private, *host.members] for host in hosts)
-        above = _above({group: list(its.values()) for group, its in found.items()})
-        roles = context.experiment.roles
-        assert roles is not None
-        return {
-            group: {
-                name: read_role(path, above).digest_with(
-                    peers, context.variables, roles.variables_of(group, name)
-                )
-                for name, path in its.items()
-            }
-            for group, its in found.items()
-        }
-
     # --- which nodes have theirs ----------------------------------------------------------------------------
 
     def _settled(self, node: NodeAccess) -> RoleState:
@@ -320,10 +282,10 @@ class NodeRoles:
             self._files.shell(node, end_command(state.call))
         return state
 
-    def _end(self, node: NodeAccess, state: RoleState, code: int | None, directory: Path) -> None:
+    def _end(self, one: _Pending, code: int | None, directory: Path) -> None:
         if code is None:  # it was ended in the middle of a task
-            self._files.shell(node, end_command(str(directory)))
-        self._write(node, state)
+            self._files.shell(one.node, end_command(str(directory)))
+        self._write(one.node, one.state.begun(one.wanted, ""))
 
     def _write(self, node: NodeAccess, state: RoleState) -> None:
         result = self._files.shell(node, write_command(node.root, state))
@@ -355,29 +317,17 @@ class NodeRoles:
                 end_marked(RUN_VARIABLE, str(self._run_directory))
                 self._is_swept = True
 
-    def _fetch(
-        self, order: Sequence[str], context: TaskContext, directory: Path, say: _Masked, timeout_s: float
-    ) -> str | None:
+    def _fetch(self, order: Sequence[str], call: _Call) -> str | None:
         """Run a command of ansible-galaxy; its last words if it failed."""
-        begin = len(say.text)
-        settings = settings_of(directory, 1, "", ())
-        command = [find_program(order[0]), *order[1:]]
-        if self._call(command, context, settings, directory, say, timeout_s) == 0:
-            return None
-        return say.text[begin:]
+        begin = len(call.say.text)
+        is_done = self._call(order, call, settings_of(call.directory, 1, "", ())) == 0
+        return None if is_done else call.say.text[begin:]
 
-    def _call(
-        self,
-        command: Sequence[str],
-        context: TaskContext,
-        variables: Mapping[str, str],
-        directory: Path,
-        say: _Masked,
-        timeout_s: float,
-    ) -> int | None:
+    def _call(self, command: Sequence[str], call: _Call, variables: Mapping[str, str]) -> int | None:
         marked = {**variables, RUN_VARIABLE: str(self._run_directory)}
-        code = context.home.code_directory(context.run)
-        return call(command, code, marked, directory, say, timeout_s, self._over)
+        code = call.context.home.code_directory(call.context.run)
+        command = [find_program(command[0]), *command[1:]]
+        return ansible.call(command, code, marked, call.directory, call.say, call.roles.timeout_s, self._over)
 
 
 class _Masked:
@@ -433,9 +383,24 @@ def _host_of(name: str, node: NodeAccess, members: tuple[str, ...]) -> RoleHost:
     )
 
 
-def _above(directories: Mapping[str, Sequence[Path]]) -> list[Path]:
+def _digests(
+    found: Mapping[str, Mapping[str, Path]], hosts: Sequence[RoleHost], call: _Call
+) -> dict[str, dict[str, str]]:
+    """Of the roles of each group, by how they are named."""
+    peers = sorted([host.name, host.private, *host.members] for host in hosts)
+    above, variables = _above(found), call.context.variables
+    return {
+        group: {
+            name: read_role(path, above).digest_with(peers, variables, call.roles.variables_of(group, name))
+            for name, path in its.items()
+        }
+        for group, its in found.items()
+    }
+
+
+def _above(found: Mapping[str, Mapping[str, Path]]) -> list[Path]:
     """Folders of roles: others that these depend on lie beside them."""
-    return list(dict.fromkeys(path.parent for paths in directories.values() for path in paths))
+    return list(dict.fromkeys(path.parent for its in found.values() for path in its.values()))
 
 
 def _lock_name(node: NodeAccess) -> str:
