@@ -10,7 +10,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -61,7 +61,10 @@ class NodeLedger:
 
     def learn(self, node: Node, facts: HostFacts, *, is_new: bool = True) -> None:
         """A machine has become a node; one that is new has no keys of the others."""
-        row = {"node": _plain(node), "facts": {**asdict(facts), "have": sorted(facts.have)}}
+        row = {
+            "node": {**asdict(node), "key": str(node.key) if node.key else None},
+            "facts": {**asdict(facts), "have": sorted(facts.have)},
+        }
         with self._lock:
             data = self._read()
             data.nodes[node.id] = row
@@ -101,11 +104,6 @@ class NodeLedger:
     def _write(self, data: _KnownNodes) -> None:
         with contextlib.suppress(OSError):  # a full disk
             write_private(self._path, json.dumps(asdict(data)).encode())
-
-
-def _plain(node: Node) -> dict[str, Any]:
-    row = {each.name: getattr(node, each.name) for each in fields(node)}
-    return {**row, "key": str(node.key) if node.key else None, "labels": dict(node.labels)}
 
 
 def _read_as(kind: type[_Type], row: object) -> _Type | None:

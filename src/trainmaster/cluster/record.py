@@ -322,7 +322,6 @@ class ClusterRecord:
         data = asdict(self)
         for name in _COLUMNS:
             del data[name]
-        data["plan"] = self.plan.as_json()
         if self.brought is None:  # 0.2.0 does not know the key
             del data["brought"]
         for machine in data["machines"]:

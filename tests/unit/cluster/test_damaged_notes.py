@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -76,7 +77,7 @@ def test_where_members_are(data):
 
 
 @settings(max_examples=80)
-@given(changed_json({"nodes": [HEAD.as_json()], "taken": {"10.0.0.1": [20000]}}))
+@given(changed_json({"nodes": [asdict(HEAD)], "taken": {"10.0.0.1": [20000]}}))
 def test_the_cluster_that_was_started_last(data):
     with tempfile.TemporaryDirectory() as scratch:
         (Path(scratch) / "cluster.json").write_bytes(data)

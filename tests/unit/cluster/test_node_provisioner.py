@@ -6,7 +6,7 @@ import contextlib
 import json
 import shutil
 import threading
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -56,7 +56,7 @@ def noted(provisioner: NodeProvisioner, *keys: str, number: int = 0) -> Path:
     directory = provisioner.home.root / "clusters" / "run.train" / str(number)
     directory.mkdir(parents=True)
     nodes = [ClusterNode(key, "10.0.0.1", 2, f"/d/{key}", f"/d/{key}/node", {}) for key in keys]
-    (directory / "cluster.json").write_text(json.dumps({"nodes": [node.as_json() for node in nodes]}))
+    (directory / "cluster.json").write_text(json.dumps({"nodes": [asdict(node) for node in nodes]}))
     (directory / "token").write_text("secret")
     return directory
 

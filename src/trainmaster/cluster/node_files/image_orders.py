@@ -12,13 +12,14 @@ import json
 import os
 import signal
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
 
 from trainmaster.cluster.node_files.order_output import Order, OrderOutput
 from trainmaster.control.attempt.local_images import LocalImages, end_all, own_user
 from trainmaster.control.attempt.setup import Setup, end_setups
-from trainmaster.executors.containers.engines import ContainerEngine, ContainerImage, find_engine
+from trainmaster.executors.containers.engines import ContainerImage, find_engine
 from trainmaster.objects.errors import FullStoreError
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.locking import locked
@@ -43,7 +44,8 @@ def bring_image(order: Order, output: OrderOutput) -> dict[str, Any]:
         if isinstance(image, str):
             return {"wants": image}
         images.try_out(order["image"], order["code"], gpus=order["gpus"])
-        _write_engine(Path(order["engine_file"]), engine)
+        # What the supervisor starts containers with.
+        write_private(Path(order["engine_file"]), json.dumps(asdict(engine)).encode())
     except FullStoreError as full:  # it would be so again
         raise UsageError(full.args[0], full.hint) from None
     except EOFError:
@@ -93,17 +95,6 @@ def _have(images: LocalImages, order: Order, output: OrderOutput) -> ContainerIm
         output.say({"want": True}, now=True)
         with gzip.open(io.BufferedReader(_SentImage(sys.stdin.buffer))) as archive:
             return images.load(name, archive)
-
-
-def _write_engine(path: Path, engine: ContainerEngine) -> None:
-    """What the supervisor starts containers with."""
-    said = {
-        "program": engine.program,
-        "kind": engine.kind,
-        "rootless": engine.rootless,
-        "settings": dict(engine.settings),
-    }
-    write_private(path, json.dumps(said).encode())
 
 
 class _SentImage(io.RawIOBase):

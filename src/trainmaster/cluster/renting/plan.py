@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from trainmaster.advisor.market import hourly_cost
 from trainmaster.dataclass import dataclass, field
@@ -240,10 +240,6 @@ class ClusterPlan:
     def gpus(self) -> int:
         """GPUs of all its nodes, as the best offers have it."""
         return sum(role.count * role.rentals[0].gpus for role in self.roles)
-
-    def as_json(self) -> dict[str, Any]:
-        """For the cluster's row."""
-        return asdict(self)
 
 
 def most_at_once(recipe: Recipe, usd_per_hour: Mapping[str, float], plans: Sequence[ClusterPlan]) -> float:

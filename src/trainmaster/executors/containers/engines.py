@@ -226,13 +226,10 @@ class ContainerEngine:
     def remove(self, name: str) -> None:
         """Kill and remove a container; no harm if there is none."""
         container = {"program": self.program, "kind": self.kind}
-        self._run(command_line.remove_command(container, [name])[1:])
+        self.ask(*command_line.remove_command(container, [name])[1:])
 
     def ask(self, *arguments: str) -> tuple[int, str]:
         """Exit code and output of a quick command; the code is -1 if there was no answer."""
-        return self._run(arguments)
-
-    def _run(self, arguments: Sequence[str]) -> tuple[int, str]:
         try:
             done = self._call(arguments, _ANSWER_S)
         except subprocess.TimeoutExpired:

@@ -11,7 +11,6 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from trainmaster.dataclass import dataclass, field
@@ -57,10 +56,6 @@ class ClusterNode:
     port_base: int = 0
     to_others: tuple[str, ...] = ()
     lease_s: float = 900.0
-
-    def as_json(self) -> dict[str, Any]:
-        """For the cluster's record."""
-        return {**asdict(self), "gpus": list(self.gpus)}
 
 
 #: Runs a command on a node with this standard input; gives its standard output. Raises `ExecutorError`

@@ -6,6 +6,7 @@ import contextlib
 import json
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from trainmaster.executors.gangs.engine import ClusterNode, Engine, Opener, Runner
@@ -203,7 +204,7 @@ class RecordedCluster(ABC):
         return answer
 
     def _record(self) -> None:
-        nodes = [node.as_json() for node in self.nodes]
+        nodes = [asdict(node) for node in self.nodes]
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         text = json.dumps({"nodes": nodes, "used": self.used}, indent=1)
         write_private(self.directory / _RECORD, text.encode())
