@@ -206,6 +206,7 @@ class ClientContract(ContractHome):
                 lambda: list(who.logs("job-aaaa000001", LogQuery(experiment="other"))),
                 lambda: list(who.logs("job-aaaa000001", LogQuery(task=7))),
                 lambda: list(who.logs("job-aaaa000001", LogQuery(member="ps-9"))),
+                lambda: list(who.logs("job-aaaa000001", LogQuery(attempt=9))),
                 lambda: list(who.logs("job-aaaa000001", LogQuery(grep="("))),
                 lambda: list(who.logs("job-aaaa000001", LogQuery(since="soon"))),
                 lambda: list(who.logs("job-aaaa000001", LogQuery(system=True))),
@@ -253,6 +254,8 @@ class ClientContract(ContractHome):
             LogQuery(grep="step", tail=2, experiment="main", task=0, member="worker-0"),
             LogQuery(follow=True, grep="2"),
             LogQuery(since="1h"),
+            LogQuery(attempt=1),
+            LogQuery(follow=True, attempt=1),
             LogQuery(follow=True, since="1h"),
             LogQuery(follow=True, since="5m", tail=1, member="worker-0"),
         ]

@@ -122,6 +122,9 @@ def test_what_was_reported_is_exported(tm, tmp_path):
     run = tm.run(tm.task(report))["run"]
     table = tm.call("metrics", "export", run, "--csv", "-").out
     assert table == "experiment,task,attempt,step,loss\nmain,0,1,1,0.5\nmain,0,1,2,nan\n"
+    swept = tm.run(tm.task("echo loss $TRAINMASTER_PARAM_LR", parameters={"lr": [0.1, 0.2]}))["run"]
+    table = tm.call("metrics", "export", swept, "--csv", "-").out
+    assert table == "experiment,task,attempt,param:lr,loss\nmain,0,1,0.1,0.1\nmain,1,1,0.2,0.2\n"
     told = tm.call("metrics", "export", run, "--json").json
     assert told == {
         "run": run,

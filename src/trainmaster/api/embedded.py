@@ -369,9 +369,8 @@ class EmbeddedClient:
         from trainmaster.service.runs.log_streams import LineChoice, LogStreams
 
         choice = LineChoice.of(query.tail, query.grep, query.since, time.time())
-        streams = LogStreams(
-            self._service, run, query.experiment, query.task, query.member, choice, system=query.system
-        )
+        which = (query.experiment, query.task, query.member, choice, query.attempt)
+        streams = LogStreams(self._service, run, *which, system=query.system)
         return streams.read(follow=query.follow)
 
     def fetch_system_log(self, run: str, member: str | None = None) -> str:

@@ -248,6 +248,7 @@ class LogQuery:
         grep: only lines with this regular expression.
         since: only what was written since so long ago, such as ``5m``.
         system: instead what operating systems of machines said, ``member`` being one; not followed.
+        attempt: only this number.
 
     Raises:
         UsageError: that is to be followed.
@@ -261,6 +262,7 @@ class LogQuery:
     grep: str | None = None
     since: str | None = None
     system: bool = False
+    attempt: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be had."""

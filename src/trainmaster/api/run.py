@@ -166,6 +166,7 @@ class Run:
         grep: str | None = None,
         since: str | None = None,
         system: bool = False,
+        attempt: int | None = None,
     ) -> Iterator[str]:
         """The lines that its tasks wrote, without their ends.
 
@@ -180,6 +181,7 @@ class Run:
             grep: only lines with this regular expression.
             since: only what was written since so long ago, such as ``5m``.
             system: instead what operating systems of its machines said; then a member is a machine.
+            attempt: only this number.
 
         Raises:
             NotFoundError: it has no such experiment, task or member, or nothing is kept of its machines.
@@ -187,7 +189,7 @@ class Run:
             UndrivenError: with ``follow``: it is undriven, so it does not go on.
         """
         rest = b""
-        query = LogQuery(follow, experiment, task, member, tail, grep, since, system)
+        query = LogQuery(follow, experiment, task, member, tail, grep, since, system, attempt)
         for piece in self._client.logs(self.id, query):
             *lines, rest = (rest + piece).split(b"\n")
             yield from (line.decode("utf-8", "replace") for line in lines)

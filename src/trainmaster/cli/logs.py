@@ -23,6 +23,7 @@ def logs(
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the run has ended.")] = False,
     experiment: Annotated[str | None, typer.Option(help="Only this experiment.")] = None,
     task: Annotated[int | None, typer.Option(help="Only this task.")] = None,
+    attempt: Annotated[int | None, typer.Option(min=1, help="Only this attempt, from 1 on.")] = None,
     member: Annotated[
         str | None, typer.Option(help="Only this member, such as worker-0; with --system a machine.")
     ] = None,
@@ -48,7 +49,9 @@ def logs(
         raise UsageError(
             "name one run, or look for a text in all", "`logs latest`, or `logs --all --text 'CUDA error'`."
         )
-    if everywhere and (follow or system or grep or member or experiment or (task, tail) != (None, None)):
+    if everywhere and (
+        follow or system or grep or member or experiment or (task, attempt, tail) != (None,) * 3
+    ):
         raise UsageError(
             "--all looks for a --text in every log of each run",
             "Only --since, --limit and --after go with it.",
@@ -65,7 +68,7 @@ def logs(
     elif now:
         pieces = iter([client.fetch_system_log(client.resolve(run), member).encode()])
     else:
-        query = LogQuery(follow, experiment, task, member, tail, grep, since, system)
+        query = LogQuery(follow, experiment, task, member, tail, grep, since, system, attempt)
         pieces = client.logs(client.resolve(run), query)
     try:
         for piece in pieces:

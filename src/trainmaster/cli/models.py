@@ -87,6 +87,7 @@ def get(
         typer.Argument(
             metavar="URI|RUN[/EXPERIMENT[/TASK]]|NAME@VERSION",
             help="As `models` lists it, a run with one model, or a registered one: digits@production. "
+            "RUN/best is the one with the best metric, RUN/EXPERIMENT/best that of an experiment. "
             "All of an experiment, RUN/EXPERIMENT, come into a folder for each task.",
         ),
     ],
@@ -107,17 +108,19 @@ def get(
             _get_all(client, tasks, directory)
             return
         try:
+            if uri.endswith("/best"):
+                say(f"{uri}: {client.find_model(uri)}")
             fetched = client.fetch_model(uri, directory)
         except UsageError as error:  # of several models the command for each, to be copied
             names = error.hint.partition("Name one of them: ")[2].removesuffix(" ...")
             if not names:
                 raise
             each = names.split(", ")
-            whole = dict.fromkeys(name.rpartition("/")[0] for name in each)
-            lines = [f"  trainmaster models get {name} {directory}" for name in (*each, *whole)]
-            raise UsageError(
-                error.args[0], "\n".join(("Name one of them, or all of one experiment:", *lines))
-            ) from error
+            whole = dict.fromkeys(name.rpartition("/")[0] for name in each if not name.endswith("/best"))
+            best = [f"{name}/best" for name in whole if not uri.endswith("/best")]
+            lines = [f"  trainmaster models get {name} {directory}" for name in (*best, *each, *whole)]
+            said = "Name one of them, or all of one experiment:"
+            raise UsageError(error.args[0], "\n".join((said, *lines))) from error
         files, total_bytes = fetched.files, fetched.total_bytes
     else:
         manifest = fetch(uri, directory)

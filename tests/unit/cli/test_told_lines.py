@@ -40,6 +40,7 @@ def test_of_several_models_the_commands_are_told(monkeypatch):
         models.get("latest", Path("model"))
     assert caught.value.hint.splitlines() == [
         "Name one of them, or all of one experiment:",
+        "  trainmaster models get r-1/main/best model",
         "  trainmaster models get r-1/main/0 model",
         "  trainmaster models get r-1/main/1 model",
         "  trainmaster models get r-1/main model",

@@ -101,6 +101,7 @@ class LogArguments(OneRun):
     experiment: str | None = None
     task: int | None = None
     member: str | None = Field(None, description="such as worker-0")
+    attempt: int | None = Field(None, ge=1, description="only this one of each task")
     tail: int | None = Field(None, ge=0, description="of each log so many of the last lines")
     grep: str | None = Field(None, description="only lines with this regular expression")
     since: str | None = Field(None, description="only what was written so long ago, as 5m")
@@ -285,6 +286,7 @@ def _logs(context: ToolContext, given: Any) -> dict[str, Any]:  # noqa: ANN401
         tail=given.tail,
         grep=given.grep,
         since=given.since,
+        attempt=given.attempt,
     )
     found, has_more = paged(context.client.logs(run, query), given.begin, given.limit)
     return {

@@ -273,6 +273,7 @@ def _is_wanted(data: Mapping[str, Any], query: LogQuery) -> bool:
         query.experiment in (None, data["experiment"])
         and query.task in (None, data["task"])
         and query.member in (None, data["member"])
+        and query.attempt in (None, data["attempt"])
     )
 
 

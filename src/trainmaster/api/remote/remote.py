@@ -387,7 +387,7 @@ class RemoteClient:
             return self._followed(run, query)
         asks = {"experiment": query.experiment, "task": query.task, "member": query.member}
         asks |= {"since": query.since, "tail": query.tail if query.grep is None else None}
-        asks |= {"system": query.system or None}
+        asks |= {"system": query.system or None, "attempt": query.attempt}
         pieces = self._to.pieces(f"/runs/{quoted(run)}/logs", asks, is_same=False)
         if choice is None or choice.pattern is None:
             return pieces

@@ -48,6 +48,9 @@ def find_models(database: Database, run: str, experiment: str, best: str | None)
 def find_model(database: Database, name: str, run: str | None = None, *, is_own: bool = False) -> str:
     """The URI of the one model that ``RUN``, ``RUN/EXPERIMENT`` or ``RUN/EXPERIMENT/TASK`` means.
 
+    ``best`` in place of a task, or behind a run with one experiment, is that with the best metric: the one
+    that the recipe looks at, else the first that has values which are better than others.
+
     Args:
         database: the database.
         name: of the model.
@@ -67,6 +70,8 @@ def find_model(database: Database, name: str, run: str | None = None, *, is_own:
         if not parts:
             _refuse_if_others_lack(database, name, run, rows[0][0])
         return str(found[0][1])
+    if parts and parts[-1] == "best" and not found:
+        return _find_best(database, name, run, "/".join(parts[:-1]))
     near = found or rows
     names = ", ".join(f"{run}/{task}" for task, _ in near[:5]) + " ..." * (len(near) > 5)
     if found:
@@ -122,3 +127,29 @@ def _refuse_if_others_lack(database: Database, name: str, run: str, task: str) -
             f"{name}: {', '.join(others)} left no model; the only one is of {own}",
             f"If that is meant, name it: {run}/{task}",
         )
+
+
+def _find_best(database: Database, name: str, run: str, experiment: str) -> str:
+    """The URI of the best model of an experiment, or of the only one that has models."""
+    from trainmaster.service.runs.curves import has_goal, stated_goals
+
+    rows = queries.models(database, run, experiment or None)
+    names = dict.fromkeys(row["experiment"] for row in rows)
+    if len(names) > 1:
+        choice = ", ".join(f"{run}/{each}/best" for each in names)
+        raise UsageError(f"{name}: models of {len(names)} experiments", f"Name one of them: {choice}")
+    if not rows:
+        raise NotFoundError(
+            f"{name}: there is no such model", f"`trainmaster models {run}` lists its models."
+        )
+    experiment = next(iter(names))
+    stored = json.loads(database.run_row(run)["recipe"])["experiments"][experiment]
+    seen = dict.fromkeys(key for row in rows for key in json.loads(row["metrics"]))
+    wanted = (*stated_goals(stored), *(key for key in seen if has_goal(key, stored)))
+    metric = next((key for key in wanted if key in seen), None)
+    if metric is None:
+        raise UsageError(
+            f"{name}: no metric says which model is the best; seen: {', '.join(seen) or 'none'}",
+            f"`trainmaster models {run}` lists them.",
+        )
+    return find_models(database, run, experiment, metric)[0][1]

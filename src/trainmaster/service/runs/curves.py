@@ -30,6 +30,8 @@ _WORDS_WITH_GOAL = _SMALLER_IS_BETTER | {
     *("acc", "accuracy", "auc", "bleu", "dice", "f1", "iou", "map", "precision", "psnr", "r2", "recall"),
     *("return", "reward", "rouge", "score", "ssim", "top1", "top5", "win"),
 }
+#: What names of parameters begin with beside what is reported, as in conditions.
+PARAMETER = "param:"
 #: Of an experiment with more tasks so many are drawn: more lines hide each other.
 MAX_TASKS = 200
 #: Of these so many at least are the best ones by each metric, by their last values.
@@ -199,7 +201,8 @@ def reported(
         task: only this number.
 
     Yields:
-        ``experiment``, ``task``, ``attempt`` and what was reported then.
+        ``experiment``, ``task``, ``attempt``, each parameter of the task as ``param:NAME``, and what was
+        reported then.
 
     Raises:
         NotFoundError: it has no such experiment or task.
@@ -208,10 +211,17 @@ def reported(
 
     tasks_of(database, run, experiment, task)
     recipe = stored_recipe(database.run_row(run))
+    drawn: dict[str, dict[int, str]] = {}
     for row in queries.attempts(database, run, experiment, task):
         name = row["experiment"]
         place = files.attempt(run, name, row["task"], row["number"])
         at = {"experiment": name, "task": row["task"], "attempt": row["number"]}
+        if name not in drawn:
+            drawn[name] = {
+                each["number"]: each["parameters"] for each in queries.results(database, run, name)
+            }
+        parameters = json.loads(drawn[name].get(row["task"]) or "{}")
+        at |= {f"{PARAMETER}{key}": value for key, value in parameters.items()}
         for line in attempt_reports(recipe.experiments[name], place):
             yield {**at, **line, **at}  # first, and not what the script calls so
 

@@ -142,6 +142,7 @@ class LogStreams:
         self._streams: dict[tuple[int, str], _Stream] = {}
         self._open: dict[int, _AttemptLogs] = {}
         self._last_attempt = 0
+        self._numbers: set[int] = set()
         self._any = False
         self._choice = choice
         self._is_first_look = True
@@ -188,6 +189,9 @@ class LogStreams:
                 "It is where a machine was lost or ran out of memory; `trainmaster logs RUN --system --now` "
                 "asks a machine that is there.",
             )
+        if self._attempt is not None and self._numbers and self._attempt not in self._numbers:
+            there = f"There are attempts 1 to {max(self._numbers)}."
+            raise NotFoundError(f"{self._run} has no attempt {self._attempt} there", there)
         if not self._any and self._member is not None and self._member not in self._names:
             raise no_such_member(self._run, self._member, self._names)
 
@@ -201,6 +205,7 @@ class LogStreams:
         ):
             self._many = True  # there was more than one attempt at a task
         for row in rows:
+            self._numbers.add(row["number"])
             self._last_attempt = max(self._last_attempt, row["id"])
             if self._attempt not in (None, row["number"]):
                 continue

@@ -12,6 +12,7 @@ from typing import Any, Final, TextIO
 
 from trainmaster.dataclass import dataclass, field
 from trainmaster.executors.telemetry.metrics import json_safe
+from trainmaster.service.runs.curves import PARAMETER
 
 #: How names of event files end that are written here.
 OWN: Final = ".trainmaster"
@@ -119,7 +120,7 @@ def when_of(report: Mapping[str, Any], now: float) -> float:
 def scalars(report: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """Names and values of what was measured, not of what counts or says who."""
     for name, value in report.items():
-        if name in (*_PLACE, *_STEPS, *_TIMES) or isinstance(value, bool):
+        if name in (*_PLACE, *_STEPS, *_TIMES) or isinstance(value, bool) or name.startswith(PARAMETER):
             continue
         if value is None:  # what was reported as not a number, or as infinite
             yield name, math.nan

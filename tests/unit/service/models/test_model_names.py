@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.service.models import model_names
-from trainmaster.spec.errors import NotFoundError
+from trainmaster.spec.errors import NotFoundError, TrainmasterError
 from trainmaster.spec.states import EndReason, State
 
 
@@ -57,4 +57,51 @@ def test_a_run_without_a_model_says_why(database, ended, said, hint):
     with pytest.raises(NotFoundError) as refused:
         model_names.find_model(database(PREP_AND_TRAIN, **ended), "r-1")
     assert refused.value.args[0] == said
+    assert hint in refused.value.hint
+
+
+@pytest.fixture
+def swept(monkeypatch):
+    """Of a run ``r-1`` whose one experiment searches: two models each of it, and of another experiment."""
+    rows = [
+        {"experiment": name, "task": task, "uri": f"s3://b/{name}/{task}", "metrics": json.dumps(metrics)}
+        for name, metrics, task in (
+            ("sweep", {"lr": 1, "loss": 0.1, "f1": 0.7}, 0),
+            ("sweep", {"lr": 2, "loss": 0.2, "f1": 0.9}, 1),
+            ("grid", {"lr": 1, "loss": 0.3}, 0),
+            ("grid", {"lr": 2, "loss": 0.2}, 1),
+            ("odd", {"lr": 3}, 0),
+            ("odd", {"lr": 4}, 1),
+        )
+    ]
+
+    def models(_database, _run, experiment=None):
+        return [row for row in rows if experiment in (None, row["experiment"])]
+
+    recipe = json.dumps(
+        {"experiments": {"sweep": {"search": {"metric": "f1", "goal": "max"}}, "grid": {}, "odd": {}}}
+    )
+    monkeypatch.setattr(model_names.queries, "models", models)
+    return SimpleNamespace(read=lambda _: [{}], run_row=lambda _: {"recipe": recipe})
+
+
+@pytest.mark.parametrize(
+    ("name", "uri"), [("r-1/sweep/best", "s3://b/sweep/1"), ("r-1/grid/best", "s3://b/grid/1")]
+)
+def test_the_best_model_is_that_of_the_metric_that_the_recipe_looks_at(swept, name, uri):
+    assert model_names.find_model(swept, name) == uri
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "hint"),
+    [
+        ("r-1/best", "models of 3 experiments", "r-1/sweep/best, r-1/grid/best"),
+        ("r-1/odd/best", "no metric says which model is the best; seen: lr", "`trainmaster models r-1`"),
+        ("r-1/none/best", "there is no such model", "`trainmaster models r-1`"),
+    ],
+)
+def test_a_best_model_that_nothing_says_is_told(swept, name, said, hint):
+    with pytest.raises(TrainmasterError) as refused:
+        model_names.find_model(swept, name)
+    assert said in refused.value.args[0]
     assert hint in refused.value.hint
