@@ -8,7 +8,6 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +26,7 @@ from trainmaster.service.runs.member_ways import (
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.service.service import Service
 from trainmaster.spec.errors import NotFoundError
-from trainmaster.spec.processes import ON_MACHINE, begun_by
+from trainmaster.spec.processes import ON_MACHINE, end_begun_by
 
 #: A node has the code after so long while its run is driven.
 _CODE_S: Final = 120
@@ -74,12 +73,16 @@ _INSIDE: Final = """\
 inner=%(inner)s
 value() { { tr '\\0' '\\n' <"$2"; } 2>/dev/null | sed -n "s/^$1=//p" | head -n 1; }
 ended() {
-  leader=
-  for one in $(ls -d /proc/[0-9]*/environ | sort -t/ -k3n | xargs grep -lzxF "TRAINMASTER_EXEC=$$")
-  do
-    session=$(sed 's/.*) //' "${one%%environ}stat" 2>/dev/null | cut -d' ' -f4)
-    pid=${one#/proc/}; : "${leader:=$session}"
-    [ "$session" != "$leader" ] || kill -s TERM "${pid%%/environ}"
+  leader='' asked=' ' more=y
+  while [ -n "$more" ]; do # what was begun after the others were listed has the mark, too
+    more=
+    for one in $(ls -d /proc/[0-9]*/environ | sort -t/ -k3n | xargs grep -lzxF "TRAINMASTER_EXEC=$$")
+    do
+      session=$(sed 's/.*) //' "${one%%environ}stat" 2>/dev/null | cut -d' ' -f4)
+      pid=${one#/proc/} pid=${pid%%/environ}; : "${leader:=$session}"
+      case $asked in *" $pid "*) continue;; esac
+      [ "$session" != "$leader" ] || { asked="$asked$pid " more=y; kill -s TERM "$pid"; }
+    done
   done 2>/dev/null
   exit 143
 }
@@ -173,9 +176,8 @@ class MemberShell:
         def end(number: int, _frame: FrameType | None) -> None:
             asked.add(number)
             if number != signal.SIGINT or not is_terminal:
-                for pid in [each for one in begun for each in begun_by(one.pid)]:
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGHUP if is_terminal else signal.SIGTERM)
+                for one in begun:
+                    end_begun_by(one.pid, signal.SIGHUP if is_terminal else signal.SIGTERM)
 
         is_main = threading.current_thread() is threading.main_thread()  # others cannot have handlers
         heard = [each for each in _ENDS if is_main and signal.getsignal(each) != signal.SIG_IGN]

@@ -121,6 +121,30 @@ def begun_by(pid: int) -> list[int]:
     return found
 
 
+def end_begun_by(pid: int, number: int) -> None:
+    """Send a signal to a process and all that it has begun; nothing that it begins meanwhile is left out.
+
+    Each is stopped before any is ended: what a process starts after it was listed, when it is gone a moment
+    later, would be nobody's.
+
+    Args:
+        pid: a child of ours that was not waited for, so that the id is still its own.
+        number: of the signal.
+    """
+    stopped: list[int] = []
+    while new := [each for each in begun_by(pid) if each not in stopped]:
+        stopped += new
+        _signal(new, signal.SIGSTOP)
+    _signal(stopped, number)
+    _signal(stopped, signal.SIGCONT)
+
+
+def _signal(pids: list[int], number: int) -> None:
+    for pid in pids:
+        with suppress(OSError):  # gone, or another user's
+            os.kill(pid, number)
+
+
 def _start_ticks(pid: int) -> int | None:
     fields = _stat(pid)
     return None if fields[0] in ("Z", "X") else int(fields[19])

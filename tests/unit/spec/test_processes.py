@@ -1,11 +1,14 @@
-"""What programs say is read as it comes."""
+"""What programs say is read as it comes; what they have begun ends with them."""
 
 from __future__ import annotations
 
 import os
+import selectors
 import signal
 import subprocess
+from contextlib import suppress
 
+from trainmaster.spec import processes
 from trainmaster.spec.processes import said_by
 
 
@@ -30,3 +33,32 @@ def test_who_waits_for_a_program_that_says_nothing_is_asked_again():
     with started("sleep 600") as program:
         assert next(said_by(program, program.stdout, look_s=0)) == (0, b"")
         program.kill()
+
+
+def test_what_a_program_begins_while_it_is_ended_ends_too(monkeypatch):
+    """The next command of a script, which starts when all were listed and none has been ended."""
+    list_all, late = processes.begun_by, []
+
+    def list_and_let_it_begin(pid):
+        listed = list_all(pid)
+        if not late:
+            os.kill(pid, signal.SIGUSR1)
+            late.append(os.pidfd_open(int(program.stdout.readline())))
+        return listed
+
+    script = "trap 'sleep 600 >/dev/null & echo $!; wait' USR1; echo ready; read -r _"
+    with subprocess.Popen(
+        ["bash", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+    ) as program:
+        assert program.stdout.readline() == b"ready\n"
+        monkeypatch.setattr(processes, "begun_by", list_and_let_it_begin)
+        processes.end_begun_by(program.pid, signal.SIGTERM)
+        assert program.wait() == -signal.SIGTERM
+    try:
+        with selectors.DefaultSelector() as ends:
+            ends.register(late[0], selectors.EVENT_READ)
+            assert ends.select(10), "what it began is there"
+    finally:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(late[0], signal.SIGKILL)
+        os.close(late[0])

@@ -23,7 +23,7 @@ from trainmaster.executors.containers import command_line
 from trainmaster.executors.containers.engines import ContainerEngine, ContainerImage, last_words
 from trainmaster.executors.supervisor.container_calls import MAKING_S
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.processes import begun_by
+from trainmaster.spec.processes import end_begun_by
 
 #: A directory that anybody may write in nearly every image, and that goes with the container.
 HOME_INSIDE: Final = "/tmp"  # noqa: S108
@@ -241,10 +241,7 @@ def end_all() -> None:
 
 def _kill(pid: int) -> None:
     """A client, and what serves its container."""
-    with suppress(OSError):
-        for each in begun_by(pid):
-            with suppress(ProcessLookupError):
-                os.kill(each, signal.SIGKILL)
+    end_begun_by(pid, signal.SIGKILL)
 
 
 def _remove(name: str, engine: ContainerEngine) -> None:
