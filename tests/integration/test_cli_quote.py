@@ -136,6 +136,19 @@ def test_another_length_is_quoted_by_a_run_of_the_code_also_once_it_was_measured
         assert "it was not seen to its end: other versions say how long it is" in " ".join(found["warnings"])
 
 
+def test_a_job_without_checkpoints_is_quoted_as_beginning_again_when_its_machine_is_lost(tm):
+    header = "provider,region,instance_type,vcpus,memory_gib,price_usd_per_hour,spot,as_of\n"
+    prices = tm.write("prices.csv", header + "aws,eu-west-1,small,2,8,0.1,true,2026-11-01\n")
+    recipe = training(tm, steps=3_000_000, top={"provider": "aws"}, hardware={"spot": True})
+    found = [quote(tm, recipe, "--catalogue", prices).json]
+    tm.write("train.py", STEPS + '    print("TRAINMASTER_CHECKPOINT_DIR")\n')
+    found.append(quote(tm, recipe, "--catalogue", prices).json)
+    words = "writes no checkpoint: work since the start is lost with a machine"
+    told = [any(words in each for each in one["experiments"]["main"]["notes"]) for one in found]
+    assert told == [True, False]
+    assert found[0]["time_s"]["p95"] > 1.5 * found[1]["time_s"]["p95"]
+
+
 def test_own_measurements_need_neither_a_profile_nor_the_script(tm):
     tm.env["AWS_REGION"] = "us-east-1"
     experiment = {

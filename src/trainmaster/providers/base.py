@@ -361,6 +361,18 @@ class RanksJobs(Protocol):
 
 
 @runtime_checkable
+class Learns(Protocol):
+    """What a provider may do, too, whose machines are there anyway: ask these what no list says of them."""
+
+    def learn(self, *, network: bool) -> None:
+        """Ask machines for what is not known of them yet; nothing is asked where all is known.
+
+        Args:
+            network: of what goes between them, too.
+        """
+
+
+@runtime_checkable
 class CountsFree(Protocol):
     """What a provider may do, too, whose machines are there anyway, and may be in use."""
 

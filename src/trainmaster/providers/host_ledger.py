@@ -22,6 +22,9 @@ T = TypeVar("T")
 #: Beside the files of clusters.
 _SIZES: Final = "memory-of-hosts"
 _CORES: Final = "cores-of-hosts"
+_CARDS: Final = "mbps-of-hosts"
+#: In place of a rate, where hosts did not reach each other.
+_UNMEASURED: Final = -1.0
 
 
 class HostLedger:
@@ -60,13 +63,26 @@ class HostLedger:
         """Processors of hosts that our login may use, the same way."""
         return _told(dict[str, float], self._directory / _CORES) or {}
 
+    def mbps(self, *, measured: bool = True) -> dict[str, float]:
+        """What hosts got from each other while all sent, in Mbit/s; or also where that was tried in vain."""
+        told = _told(dict[str, float], self._directory / _CARDS) or {}
+        return {name: rate for name, rate in told.items() if rate > 0 or not measured}
+
     def learn_sizes(self, memory: Mapping[str, int], cores: Mapping[str, float]) -> None:
         """Write down how much memory hosts have, and how many processors."""
-        for known, told, file in ((self.sizes(), memory, _SIZES), (self.cores(), cores, _CORES)):
-            new = {**known, **{name: size for name, size in told.items() if size}}
-            if new != known:
-                with contextlib.suppress(OSError):  # a full disk: they tell again
-                    write_private(self._directory / file, json.dumps(new).encode())
+        self._learn(_SIZES, self.sizes(), memory)
+        self._learn(_CORES, self.cores(), cores)
+
+    def learn_mbps(self, rates: Mapping[str, float]) -> None:
+        """Write down what hosts got from each other; 0 where they did not reach each other."""
+        told = {name: rate or _UNMEASURED for name, rate in rates.items()}
+        self._learn(_CARDS, self.mbps(measured=False), told)
+
+    def _learn(self, file: str, known: Mapping[str, float], told: Mapping[str, float]) -> None:
+        new = {**known, **{name: size for name, size in told.items() if size}}
+        if new != known:
+            with contextlib.suppress(OSError):  # a full disk: they tell again
+                write_private(self._directory / file, json.dumps(new).encode())
 
     def clusters(self) -> list[str]:
         """Those that are remembered."""

@@ -20,23 +20,30 @@ MOST_PROBED: Final = 16
 SCRATCH: Final = "/var/tmp"  # noqa: S108 - each has a directory of its own there
 #: With less room there hardly any run ends well.
 _LOW_BYTES: Final = 1 << 30
+#: For so long hosts send each other what they can. What counts is between these moments: neither what a card
+#: lets through at first, nor what is under way when it ends.
+_SENT_S: Final = 0.8
+_COUNTED_S: Final = (0.2, 0.7)
 #: Before the only line that counts: a host's start-up files may print what they like.
 _MARK: Final = "@@trainmaster-probe "
 #: Between processes that the system gives ports from: 32768 and up.
 _PORTS: Final = (20_000, 32_000)
 _PROBE: Final = """\
-import json, re, shutil, socket, subprocess, sys, threading, time
+import json, re, shutil, socket, struct, subprocess, sys, threading, time
 mark, port, peers, packages = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]), json.loads(sys.argv[4])
 free = shutil.disk_usage(sys.argv[5]).free if sys.argv[5] else None
-end = time.monotonic() + 10
-met, why, heard, builds, driver = [], {}, [], {}, ""
+senders, patience, sent_s, since, until = json.loads(sys.argv[6])
+end = time.monotonic() + patience
+met, why, heard, builds, driver, counted, received = [], {}, [], {}, "", [], []
 def listen():
     server = socket.socket()
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         server.bind(("", port))
         server.listen(64)
-        while True: heard.append(server.accept())
+        while True:
+            heard.append(server.accept())
+            if senders: threading.Thread(target=count, args=(heard[-1][0],), daemon=True).start()
     except OSError: heard.extend(peers)
 def meet(name, address):
     while name not in met and time.monotonic() < end:
@@ -46,6 +53,34 @@ def meet(name, address):
         except OSError as error:
             why[name] = str(error)
             time.sleep(.2)
+def is_mine(address):
+    try:
+        own = socket.socket()
+        own.bind((address, 0))
+        own.close()
+        return True
+    except OSError: return False
+def send(address):
+    to = socket.create_connection((address, port), 2)
+    to.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    to.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # the rest is not sent
+    to.settimeout(.2)
+    some, stop = bytes(1 << 18), time.monotonic() + sent_s
+    while time.monotonic() < stop:
+        try: to.send(some)
+        except socket.timeout: pass
+    to.close()
+def count(one):
+    room, first, one_s = bytearray(1 << 18), None, 0
+    one.settimeout(sent_s + 1)
+    try:
+        while True:
+            got, now = one.recv_into(room), time.monotonic()
+            if not got: break
+            if first is None: first = now
+            if since <= now - first <= until: counted.append((now, got))
+    except OSError: pass
+    if first is not None: received.append(one)
 threading.Thread(target=listen, daemon=True).start()
 looks = [threading.Thread(target=meet, args=each) for each in peers.items()]
 for each in looks: each.start()
@@ -67,21 +102,60 @@ for name in packages:
     except OSError: pass
 for each in looks: each.join()
 while len(heard) < len(peers) and time.monotonic() < end: time.sleep(.05)
-print(mark + json.dumps({"met": met, "why": why, "builds": builds, "driver": driver, "free": free}))
+mine = [name for name in senders if is_mine(peers[name])]
+rate = 0
+if len(mine) == 1 and len(senders) > 1 and all(name in met for name in senders) and len(heard) >= len(peers):
+    after = senders[(senders.index(mine[0]) + 1) % len(senders)]
+    sends = threading.Thread(target=send, args=(peers[after],), daemon=True)
+    sends.start()
+    sends.join(sent_s + 3)
+    end = time.monotonic() + sent_s + 1
+    while not received and time.monotonic() < end: time.sleep(.01)
+    if len(counted) > 1:
+        took = counted[-1][0] - counted[0][0]
+        rate = sum(got for _, got in counted[1:]) * 8e-6 / took if took > (until - since) / 2 else 0
+told = {"mbps": rate, "met": met, "why": why, "builds": builds, "driver": driver, "free": free}
+print(mark + json.dumps(told))
 """
 
 
-def probe_script(peers: Mapping[str, str], builds: Mapping[str, str], scratch: str = "") -> str:
+def probe_script(
+    peers: Mapping[str, str],
+    builds: Mapping[str, str],
+    scratch: str = "",
+    senders: Sequence[str] = (),
+    patience_s: float = 10.0,
+) -> str:
     """For all of these hosts, which have to begin together.
 
     Args:
         peers: addresses by name, at most `MOST_PROBED`.
         builds: packages to look for.
         scratch: the directory whose free room is told; empty for none.
+        senders: of the peers, those that send each other what they can for a moment, each to the next one, as
+            the members of a gang do; see `told_mbps`.
+        patience_s: for so long they wait for each other.
     """
     port = random.randrange(*_PORTS)  # noqa: S311 - one that is likely to be free
     words = [_MARK, str(port), json.dumps(dict(peers)), json.dumps(list(builds)), scratch]
+    words.append(json.dumps([list(senders), patience_s, _SENT_S, *_COUNTED_S]))
     return f"exec python3 -c {shlex.quote(_PROBE)} {shlex.join(words)} </dev/null"
+
+
+def told_mbps(answer: Result | TrainmasterError) -> float:
+    """What a host got from another one while all sent, in Mbit/s; 0 if it does not say."""
+    if isinstance(answer, TrainmasterError):
+        return 0.0
+    try:
+        return typed(float, _said(answer).get("mbps", 0.0))
+    except ValueError:
+        return 0.0
+
+
+def _said(answer: Result) -> dict[str, Any]:
+    """Raises ValueError if it is not what the script says."""
+    line = next((each for each in answer.out.splitlines() if each.startswith(_MARK)), "")
+    return typed(dict[str, Any], parsed_json(line.removeprefix(_MARK)))
 
 
 def probe_findings(
@@ -102,9 +176,8 @@ def probe_findings(
     """
     if isinstance(answer, TrainmasterError):
         return [refused(name, answer)]
-    line = next((each for each in answer.out.splitlines() if each.startswith(_MARK)), "")
     try:
-        said = typed(dict[str, Any], parsed_json(line.removeprefix(_MARK)))
+        said = _said(answer)
     except ValueError:
         words = (answer.err or answer.out).strip().splitlines()[-1:] or ["it says nothing"]
         return [Finding(name, f"python3 does not run there: {words[0]}", ok=False, advice="Install python3.")]

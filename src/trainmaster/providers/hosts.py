@@ -25,16 +25,19 @@ from trainmaster.providers.host_claims import (
     read_script,
 )
 from trainmaster.providers.host_ledger import HostLedger, as_host
-from trainmaster.providers.host_probe import MOST_PROBED, SCRATCH, probe_findings, probe_script
+from trainmaster.providers.host_probe import MOST_PROBED, SCRATCH, probe_findings, probe_script, told_mbps
 from trainmaster.providers.inventory import Inventory, InventoryHost
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.processes import this_user
-from trainmaster.spec.units import counted
+from trainmaster.spec.units import counted, format_mbps
 from trainmaster.transport.base import Result
 
 #: A host that others claim all the time is left to them.
 _TRIES: Final = 8
 _MOST_REASONS: Final = 5
+#: A network is between two at least; who asks for a quote waits so long for hosts that do not meet.
+_TWO: Final = 2
+_PATIENCE_S: Final = 3.0
 #: Label of a node: which of its GPUs are its own.
 GPU_LABEL: Final = "gpu_indices"
 _APART: Final = "Let hosts reach each other on all ports; `private_address` says by which address."
@@ -124,25 +127,53 @@ class HostsProvider:
                 )
         return notes
 
+    def learn(self, *, network: bool) -> None:
+        """See `Learns`: hosts are asked if none has ever answered, and once what they get from each other.
+
+        Those that others use are left alone. Where it could not be measured, `examine` tries again.
+        """
+        names = {host.name for host in self._inventory.hosts}
+        is_told = len(self._memory.mbps(measured=False).keys() & names) >= _TWO
+        if self._memory.cores().keys() & names and (is_told or not network):
+            return
+        seen = self._look(self._inventory.hosts)
+        unused = [one.host for one in seen if one.claims and not one.claims.live][:MOST_PROBED]
+        if network and not is_told and len(unused) >= _TWO:
+            script = probe_script(_addresses(unused), {}, "", [one.name for one in unused], _PATIENCE_S)
+            answers = zip(unused, self._shell.run_all(unused, script), strict=True)
+            self._memory.learn_mbps({host.name: told_mbps(answer) for host, answer in answers})
+
     def examine(self, builds: Mapping[str, str]) -> list[Finding]:
-        """See `Examined`: each host, and whether they reach each other on a port that nothing has opened."""
+        """See `Examined`: each host, and whether they reach each other on a port that nothing has opened.
+
+        What those that nothing uses get from each other is measured: quotes go by it.
+        """
         found = list[Finding]()
-        there = list[InventoryHost]()
+        there, unused = list[InventoryHost](), list[str]()
         for one in self._look(self._inventory.hosts):
             if one.claims is None:
                 found.append(refused(one.host.name, one.error or ProviderError("no answer", "")))
                 continue
             there.append(one.host)
             clusters = len(one.claims.live)
+            unused += [one.host.name] * (not clusters)
             memory = f"{one.claims.memory_bytes / 1e9:.3g} GB"
             use = f", used by {counted(clusters, 'cluster')}" if clusters else ", free"
             found.append(Finding(one.host.name, f"answers: {memory}{use}"))
             found.append(clock_finding(one.claims.now - time.time(), one.host.name))
         probed = there[:MOST_PROBED]
-        peers = {host.name: host.private_address or host.address for host in probed}
-        answers = self._shell.run_all(probed, probe_script(peers, builds, SCRATCH)) if probed else []
+        peers = _addresses(probed)
+        senders = [name for name in peers if name in unused]
+        script = probe_script(peers, builds, SCRATCH, senders)
+        answers = self._shell.run_all(probed, script) if probed else []
         for host, answer in zip(probed, answers, strict=True):
             found += probe_findings(host.name, list(peers), answer, builds, _APART)
+        if len(senders) >= _TWO:
+            rates = {host.name: told_mbps(each) for host, each in zip(probed, answers, strict=True)}
+            self._memory.learn_mbps({name: rates[name] for name in senders})
+            if least := min((rate for rate in rates.values() if rate), default=0.0):
+                words = f"{len(senders)} hosts at once get {format_mbps(least)} or more from each other"
+                found.append(Finding("network", words))
         return found
 
     def queue_wait_s(self, requests: Sequence[NodeRequest]) -> float | None:
@@ -486,6 +517,11 @@ class HostsProvider:
         if not remembered:
             return list(self._inventory.hosts)
         return [self._inventory.find(node.id) or as_host(node) for node in remembered.values()]
+
+
+def _addresses(hosts: Sequence[InventoryHost]) -> dict[str, str]:
+    """Where each is reached by the others."""
+    return {host.name: host.private_address or host.address for host in hosts}
 
 
 def _size(host: InventoryHost, memory_bytes: int) -> tuple[float, ...]:

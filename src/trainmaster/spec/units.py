@@ -225,6 +225,17 @@ def format_bytes(count: float) -> str:
     return f"{math.floor(10 * count + 0.5) / 10:.1f} {units[-1]}"
 
 
+def format_mbps(mbps: float) -> str:
+    """What goes through a network, for people.
+
+    >>> format_mbps(93.75), format_mbps(940.0), format_mbps(9_412.0)
+    ('94 Mbit/s', '940 Mbit/s', '9.4 Gbit/s')
+    """
+    if mbps >= 999.5:
+        return f"{mbps / 1000:.2g} Gbit/s"
+    return f"{mbps:.2g} Mbit/s" if mbps < 99.5 else f"{mbps:.0f} Mbit/s"
+
+
 def next_month(now: float) -> str:
     """The day (UTC) on which the next month begins.
 

@@ -85,6 +85,33 @@ def renter(owner: Any, tmp_path: Path) -> Iterator[Renter]:
             owner.ssh(host["id"])("rm -f /var/tmp/trainmaster-claims.u*/*.json")
 
 
+def test_a_first_quote_of_a_gang_goes_by_what_the_hosts_get_from_each_other(
+    renter: Renter, owner: Any
+) -> None:
+    """A gigabit was believed of cards that nobody had told, whatever they carried."""
+    text = """
+name: ring
+provider: hosts
+experiments:
+  train:
+    distributed: {strategy: allreduce, workers: 2}
+    command: python train.py
+    steps: 300
+"""
+    (renter.work / "train.py").write_text(
+        "import time, trainmaster\n"
+        "for step in range(1, 301):\n    time.sleep(0.02)\n    trainmaster.report(step=step)\n"
+    )
+    carries = 750 * float(SCALE[SCALE.index("--network-scale") + 1])  # of an m4.xlarge
+    for verb in ("quote", "doctor"):
+        asked = [renter.recipe(text), "--json"] if verb == "quote" else ["--provider", "hosts", "--json"]
+        said = renter.call(verb, *asked).stdout
+        words = re.search(r"get ([0-9.]+) ([MG])bit/s", said)
+        assert words, said
+        mbps = float(words[1]) * (1000 if words[2] == "G" else 1)
+        assert 0.5 * carries < mbps < 1.1 * carries, verb
+
+
 def processes_on_hosts(owner: Any) -> str:
     """Command lines of everything that runs on them."""
     hosts = owner.json("status")["hosts"]

@@ -330,3 +330,15 @@ def test_parts_of_epochs_count_where_only_examples_are_shown(tmp_path):
     mnist(progress, say, batches=201)
     assert progress.trace.steps_done == pytest.approx(2.0, abs=0.15), "not the third, which has begun"
     assert progress.trace.steady().step_time_s == pytest.approx(10.0)
+
+
+def test_how_often_checkpoints_are_written_is_known_by_those_that_were_published(tmp_path):
+    progress, _ = start(tmp_path)
+    assert progress.saves_every_s(100.0, 150.0, 60.0) is None, "it is too early"
+    assert progress.saves_every_s(100.0, 400.0, 60.0) == 0.0
+    for at in (None, 220.0, 220.0, 340.0):
+        progress.saved(at)
+    assert (progress.checkpoint_at, progress.saves_every_s(100.0, 400.0, 60.0)) == (340.0, 120.0)
+    (tmp_path / "b").mkdir()
+    behind, _ = start(tmp_path / "b", is_behind=True)
+    assert behind.saves_every_s(100.0, 400.0, 60.0) is None, "some were published before"

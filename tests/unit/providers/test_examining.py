@@ -12,7 +12,7 @@ import pytest
 
 from trainmaster.providers.base import Provider
 from trainmaster.providers.examining import Finding, driver_finding, examined
-from trainmaster.providers.host_probe import probe_findings, probe_script
+from trainmaster.providers.host_probe import probe_findings, probe_script, told_mbps
 from trainmaster.providers.kubernetes.answers import network_findings, node_findings
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
 from trainmaster.transport.base import Result
@@ -107,6 +107,28 @@ def test_hosts_meet_each_other_and_say_what_is_installed() -> None:
         assert finding.found == f"{name} reaches {PEERS[name == PEERS[0]]}"
         assert '"pytest"' in out
         assert "no-such-package" not in out
+
+
+@pytest.mark.parametrize("senders", [(), ("n1",), PEERS])
+def test_hosts_that_send_each_other_what_they_can_say_what_came(senders: tuple[str, ...]) -> None:
+    addresses = {"n1": "127.0.0.1", "n2": "127.0.0.2"}
+    # Here each address is of this machine: which host it is, a script of one has to be told.
+    script = probe_script(addresses, {}, "", senders, 5.0)
+    every = "if is_mine(peers[name])"
+    assert every in script
+    going = []
+    for name, address in addresses.items():
+        own = script.replace(every, f'if name == "{name}"').replace('("", port)', f'("{address}", port)')
+        command = ["/bin/sh", "-c", own.replace("python3", sys.executable)]
+        going.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+    outs = [process.communicate(timeout=60)[0] for process in going]
+    rates = [told_mbps(Result(0, out, "")) for out in outs]
+    assert all(rate > 10 for rate in rates) if senders == PEERS else rates == [0.0, 0.0], outs
+
+
+@pytest.mark.parametrize("answer", [ProviderError("away", ""), said([]), Result(127, "", "no python3")])
+def test_a_host_that_says_no_rate_has_none(answer: Result | TrainmasterError) -> None:
+    assert told_mbps(answer) == 0.0
 
 
 @pytest.mark.parametrize(

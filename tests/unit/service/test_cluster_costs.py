@@ -259,6 +259,7 @@ class World:
                 directory=directory,
                 total_steps=self.recipe.experiments["main"].builtin_values().get("steps"),
                 said_steps=0,
+                saves_every_s=lambda *_: None,
                 metrics={},
                 addresses={"worker-0": "10.0.0.1", "worker-1": "10.0.0.2"},
             )
@@ -426,6 +427,7 @@ class Spread:
                 directory=directory,
                 total_steps=100,
                 said_steps=0,
+                saves_every_s=lambda *_: None,
                 metrics={},
                 addresses={},
             )

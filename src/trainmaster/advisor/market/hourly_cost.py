@@ -25,8 +25,6 @@ from trainmaster.providers import Offer
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec.processor_limit import check_processor_limit
 
-#: How often checkpoints are taken where the recipe says nothing.
-CHECKPOINT_EVERY_S: Final = 60.0
 #: Of all prices, less is rounding.
 _LEAST_USD: Final = 1e-12
 
@@ -110,7 +108,7 @@ class Bill:
         known = self.knowledge
         if not self.data_leaves or not (known.output_bytes or known.checkpoint_bytes):
             return 0.0
-        every = self.workload.checkpoint_every_s or CHECKPOINT_EVERY_S
+        every = self.workload.saves_every_s(known.saves_every_s)
         taken = np.ceil(time_s / every) * np.minimum(some.at_once, self.workload.tasks)
         leaving = known.output_bytes * self.workload.tasks + known.checkpoint_bytes * taken
         return self._usd_per_gb[some.machine] * leaving / 1e9

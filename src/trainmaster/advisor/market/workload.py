@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Most workers that are considered where the recipe sets no limit.
 MOST_WORKERS = 64
+#: How often checkpoints are taken where the recipe says nothing.
+CHECKPOINT_EVERY_S: Final = 60.0
 #: Of more tasks so many stand for all.
 _MOST_SIZES: Final = 256
 
@@ -177,6 +180,14 @@ class Workload:
             most=length.steps,
         )
         return replace(self, target=belief)
+
+    def saves_every_s(self, seen_s: float | None) -> float:
+        """Seconds from one checkpoint to the next; infinite without any.
+
+        Args:
+            seen_s: see `Measurement.saves_every_s`.
+        """
+        return math.inf if seen_s == 0 else max(self.checkpoint_every_s or CHECKPOINT_EVERY_S, seen_s or 0.0)
 
     @property
     def fewest_steps(self) -> int:

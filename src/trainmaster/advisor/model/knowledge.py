@@ -63,6 +63,7 @@ class Knowledge:
         fingerprint: of what was measured.
         measurements: the newest of those that it rests on.
         curves: what was reported of the metrics of targets, the newest first.
+        saves_every_s: as `Measurement`: of runs that wrote checkpoints, else 0 where some wrote none.
         computes: share of a worker's own time that another device makes shorter or longer.
         others: the same of each other type of machine that it was measured on, without `others` of their own.
     """
@@ -91,6 +92,7 @@ class Knowledge:
     measurements: tuple[Measurement, ...] = ()
     startups: Mapping[str, float] = field(default_factory=dict)
     curves: tuple[ObservedCurve, ...] = ()
+    saves_every_s: float | None = None
     computes: float = 1.0
     others: tuple[Knowledge, ...] = ()
 
@@ -298,6 +300,8 @@ class _Facts:
             unexplained=int(model.unexplained[: len(points)].sum()) if model is not None else 0,
             startups=_startups(self.every),
             measurements=tuple(_with_network(m, nic_mbps) for m in here[:_KEPT]),
+            saves_every_s=_median([m.saves_every_s or None for m in self.every])
+            or next((0.0 for m in self.every if m.saves_every_s == 0), None),
             computes=_computes(model, points, here, measured.cores),
         )
 

@@ -208,6 +208,7 @@ class Measurement(JsonObject):
         work_doubt: the same about the steps, or the whole of it.
         begun_at: number of the step that it went on from, of a checkpoint, if it counts on; else 0.
         said_steps: how many it makes in all, as its script says; 0 where it does not, or the recipe does.
+        saves_every_s: seconds from one of its checkpoints to the next; 0 where it made none, None if unknown.
         unit: what its steps are: ``step``, or ``epoch`` where it counts nothing finer.
         as_seen: this, before it was told for another load; None if it was not.
     """
@@ -243,6 +244,7 @@ class Measurement(JsonObject):
     begun_at: int = 0
     said_steps: int = 0
     unit: str = "step"
+    saves_every_s: float | None = None
     of_task: Mapping[str, float] | None = None
     as_seen: Measurement | None = field(default=None, compare=False, repr=False)
 

@@ -39,6 +39,40 @@ def interrupted_s(
     return np.asarray(count * np.maximum(each, 0.0))
 
 
+def from_start_s(
+    work: Floats, done: Floats | float, rate: Floats, restart: Floats, seed: int | None
+) -> Floats:
+    """(S, m) seconds by lost machines where each loss costs all that was done since the start.
+
+    It begins again until no machine is lost for as long as all of it takes.
+
+    >>> x = np.ones((1, 1))
+    >>> round(from_start_s(100 * x, 0.0, x / 100, 10 * x, None).item())  # (e - 1) * (100 + 10) - 100
+    89
+
+    Args:
+        work: (S, m) seconds to do.
+        done: (S, m) seconds of work that are done.
+        rate: (S, m) losses per second.
+        restart: (S, m) seconds from a loss until it begins again.
+        seed: of the draws; None: what is expected.
+    """
+    whole, rate = work + done, np.maximum(rate, 1e-300)
+    if seed is None:
+        tries = np.expm1(np.minimum(rate * whole, _MOST_LOSSES))
+        return np.asarray(np.maximum(tries * (1 / rate + restart) - whole, 0.0))
+    gaps = np.random.default_rng((seed, 20)).exponential(size=(len(work), _MOST_LOSSES))
+    lost = np.zeros_like(whole + rate)
+    is_lost = np.ones_like(lost, dtype=bool)
+    for i in range(_MOST_LOSSES):
+        since = gaps[:, i : i + 1] / rate
+        is_lost = is_lost & (since < (whole if i else work))
+        if not is_lost.any():
+            break
+        lost = lost + np.where(is_lost, since + restart + (0.0 if i else done), 0.0)
+    return np.asarray(lost)
+
+
 def count_losses(expected: Floats, seed: int) -> Floats:
     """(S, m) Poisson counts with (S, m) expectations, monotone in these: the same arrivals for all m.
 

@@ -16,6 +16,7 @@ from trainmaster.advisor.market.pairs import Pairs
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model.knowledge import Knowledge
 from trainmaster.advisor.model.shapes import Floats
+from trainmaster.advisor.quote import beliefs
 from trainmaster.advisor.quote.choosing import Choice, QuoteLimits, SampledCandidates, choose, pareto
 from trainmaster.advisor.quote.explaining import bought, explained
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote, no_feasible
@@ -41,7 +42,9 @@ from trainmaster.advisor.quote.timing import Timing
 from trainmaster.advisor.quote.timing_by_type import TimingByType, predicted_from
 from trainmaster.advisor.quote.turns import Option
 from trainmaster.dataclass import dataclass
+from trainmaster.providers.capabilities import OfferSource, capabilities_of
 from trainmaster.spec.processor_limit import check_processor_limit
+from trainmaster.spec.units import format_mbps
 
 #: Clusters this near to the front by typical figures are drawn, at most so many.
 _NEAR: Final = 1.02
@@ -215,14 +218,18 @@ class _Asked:
         machines, servers = self.timing.machines, self.timing.servers
         rows = [(machines, int(one.machine[0]))] if one.nodes[0] > 1 or one.servers[0] else []
         rows += [(servers, int(one.server[0]))] if one.server[0] >= 0 else []
-        found = {}
+        found = []
         for some, row in rows:
-            offer = self.timing.offers[int(some.index[row])]
-            if offer.nic_gbps is None and offer.nic_burst_gbps is None and math.isfinite(some.nic[row]):
-                found[offer.instance_type] = float(some.nic[row]) / 1000
-        return tuple(
-            f"the network of {name} is unknown; {gbps:.3g} Gbit/s is assumed" for name, gbps in found.items()
-        )
+            offer, mbps = self.timing.offers[int(some.index[row])], float(some.nic[row])
+            name, is_told = (
+                offer.instance_type,
+                offer.nic_gbps is not None or offer.nic_burst_gbps is not None,
+            )
+            if capabilities_of(offer.provider).offers is OfferSource.INVENTORY:
+                found.append(_between_hosts(mbps))
+            elif not is_told and math.isfinite(mbps):
+                found.append(f"the network of {name} is unknown; {mbps / 1000:.3g} Gbit/s is assumed")
+        return tuple(dict.fromkeys(found))
 
     def quote(
         self, drawn: SampledCandidates, row: int, considered: int, limits: QuoteLimits | None
@@ -251,7 +258,7 @@ class _Asked:
             similar=known.all_points if known.similar else 0,
             next_measurement=next_measurement(timing, one, rivals, self.drawing, limits),
             candidates=considered,
-            notes=(*self.notes, *self._assumed(one)),
+            notes=(*self.notes, *self._assumed(one), *_begins_again(timing, one)),
             fingerprint=self.subject.fingerprint,
             measured=known.seen,
             phases=explained(timing, one),
@@ -272,6 +279,26 @@ class _Asked:
         value = (limits or QuoteLimits()).objective(drawn.time_s[:, 1], drawn.cost_usd[:, 1])
         order = np.argsort(value, kind="stable")
         return drawn.candidates[order[order != row][:_RIVALS]]
+
+
+def _begins_again(timing: Timing, one: Candidates) -> tuple[str, ...]:
+    """What a job that writes no checkpoints loses, where machines are lost."""
+    if timing.knowledge.saves_every_s != 0 or not any(rate.any() for rate in timing.loss_rates(one)):
+        return ()
+    many = "" if timing.workload.side_by_side == 1 else "the task's "
+    return (
+        f"it writes no checkpoint: {many}work since the start is lost with a machine. "
+        "Write some into TRAINMASTER_CHECKPOINT_DIR, and begin with what is there (docs/how/checkpoints.md)",
+    )
+
+
+def _between_hosts(mbps: float) -> str:
+    """What is known of the network between hosts of one's own."""
+    if math.isfinite(mbps):
+        return f"hosts get {format_mbps(mbps)} from each other, as was measured between them"
+    believed = format_mbps(beliefs.UNTOLD_CARD_MBPS.median)
+    look = "`trainmaster doctor --provider hosts` measures it"
+    return f"what hosts get from each other is not known, {believed} is believed: {look}"
 
 
 def _not_learnt(known: Knowledge) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from trainmaster.advisor.market.candidates import Candidates, Outcomes
 from trainmaster.advisor.market.credits import LAUNCH_CREDIT_S, sent_mbit, served_s, slowed, with_credits
-from trainmaster.advisor.market.hourly_cost import CHECKPOINT_EVERY_S, Bill
+from trainmaster.advisor.market.hourly_cost import Bill
 from trainmaster.advisor.market.machines import Machines, codes, joined
 from trainmaster.advisor.market.pairs import NetworkCards
 from trainmaster.advisor.market.phases import ClusterWait
@@ -366,7 +366,7 @@ class Timing:
 
     def _lost_s(self, work: Floats, some: Candidates, wait: Floats, before: Floats) -> Floats:
         """`interrupted_s` of machines that may be lost, and `change_s`."""
-        rate = sum(self._loss_rates(some), np.zeros((1, 1)))
+        rate = sum(self.loss_rates(some), np.zeros((1, 1)))
         if not rate.any():
             return self.change_s()[:, None]
         return np.asarray(self.interrupted_s(work, rate, wait, some, before) + self.change_s()[:, None])
@@ -376,7 +376,7 @@ class Timing:
 
         Other than `cost_usd` it does not follow from the time alone.
         """
-        rates = self._loss_rates(some)
+        rates = self.loss_rates(some)
         if not any(rate.any() for rate in rates):
             return np.zeros((1, 1))
         from trainmaster.advisor.quote.interruptions import count_losses
@@ -386,7 +386,7 @@ class Timing:
         each = self._bill.replaced_usd(rented_s, at, some, rates)
         return np.asarray(count_losses(total * rented_s, self.seed) * each)
 
-    def _loss_rates(self, some: Candidates) -> list[Floats]:
+    def loss_rates(self, some: Candidates) -> list[Floats]:
         """(S, m) losses per second of the workers' machines, and of the servers' if there are any."""
         found = [self._loss_rate(0, some.machine, some.machines)]
         return [*found, self._loss_rate(1, some.server, some.servers)] if len(self.servers) else found
@@ -424,12 +424,22 @@ class Timing:
             some: candidates.
             before: (S, m) seconds for which the machines are there until the work begins.
         """
-        from trainmaster.advisor.quote.interruptions import interrupted_s
+        from trainmaster.advisor.quote.interruptions import from_start_s, interrupted_s
 
-        every = np.minimum(self.workload.checkpoint_every_s or CHECKPOINT_EVERY_S, work)
-        start = np.tile(self._start_s(some), (1 if self.central else _COPIES, 1))
-        restart = _draw(beliefs.RESTART_S, self._world(4)) + wait + start
-        return interrupted_s(work, before, rate, every, restart, None if self.central else self.seed)
+        copies, seed = (1, None) if self.central else (_COPIES, self.seed)
+        restart, is_whole = _draw(beliefs.RESTART_S, self._world(4)) + wait, math.isinf(self._every_s)
+        every = np.tile(self.task_s(some), (copies, 1)) if is_whole else np.minimum(self._every_s, work)
+        again = restart + np.tile(self._start_s(some), (copies, 1))
+        lost = interrupted_s(work, before, rate, every, again, seed)
+        if not is_whole:
+            return lost
+        alone = from_start_s(work, np.maximum(every - work, 0.0), rate, restart, seed)
+        return np.where(self._waves(some) > 1, lost, alone)
+
+    @property
+    def _every_s(self) -> float:
+        """Seconds from one checkpoint to the next that a task goes on from; infinite without any."""
+        return self.workload.saves_every_s(self.knowledge.saves_every_s)
 
     def change_s(self) -> Floats:
         """(DRAWS,) what going on with another machine costs, where one that is slow may be replaced.
@@ -437,12 +447,11 @@ class Timing:
         What a run loses by a slow machine is in no quote, so neither is what is gained: this is room for one
         change, which few runs make.
         """
-        if not self.workload.adapts or self.central:
-            return np.zeros(1)
+        if not self.workload.adapts or self.central or math.isinf(self._every_s):
+            return np.zeros(1)  # it changes at a checkpoint
         is_made, since = np.random.default_rng((self.seed, 22)).uniform(size=(2, DRAWS))
-        every_s = self.workload.checkpoint_every_s or CHECKPOINT_EVERY_S
         again_s = self.knowledge.startup_s + self.knowledge.warmup_s + beliefs.STOPPING_S
-        return np.asarray((is_made < beliefs.CHANGES) * (every_s * since + again_s), dtype=float)
+        return np.asarray((is_made < beliefs.CHANGES) * (self._every_s * since + again_s), dtype=float)
 
     # --- what draws and columns are made of ------------------------------------------------------
 

@@ -430,7 +430,7 @@ class Controller:
                 progress.addresses = gang.addresses if gang is not None else {}
                 saved = self.jobs.of(*task.key, task.attempt).get(EffectKind.CHECKPOINT)
                 if saved is not None and saved.done and saved.progressed:
-                    progress.checkpoint_at = self._checkpoint_at.get(self._id(task))
+                    progress.saved(self._checkpoint_at.get(self._id(task)))
                 running[task.key] = progress
                 if progress.reached:
                     self._reached[self._id(task)] = progress.reached

@@ -75,6 +75,7 @@ def measurement_of(
     min_blocks: int = MIN_BLOCKS,
     aimed: Curve | None = None,
     said_steps: int = 0,
+    saves_every_s: float | None = None,
 ) -> Measurement | None:
     """What an attempt showed; None if that is nothing worth keeping.
 
@@ -91,6 +92,7 @@ def measurement_of(
         min_blocks: fewer blocks of steps are no measurement.
         aimed: what it reported of the metric of its target.
         said_steps: that it makes in all, as its script says; 0 if unknown.
+        saves_every_s: as its checkpoints were published; None: what it left in its directory tells.
     """
     found = trace.steady() if trace is not None else None
     found = None if found is None else found.by_mean()
@@ -152,7 +154,16 @@ def measurement_of(
         begun_at=round(trace.begun_at) if trace is not None and point is not None else 0,
         said_steps=said_steps,
         unit=trace.unit if trace is not None and point is not None else "step",
+        saves_every_s=saves_every_s
+        or _saves_every_s(directory / "checkpoint", now - started_at, saves_every_s),
     )
+
+
+def _saves_every_s(checkpoint: Path, seconds: float, published: float | None) -> float | None:
+    """By what an attempt has in its directory after so many seconds; that of members elsewhere is empty."""
+    if _bytes_below(checkpoint):
+        return max(seconds, 1.0)
+    return published
 
 
 def wanted_cores(members: Sequence[Usage]) -> float | None:

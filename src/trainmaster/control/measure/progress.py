@@ -33,6 +33,8 @@ SIGNS_EVERY_S = 5.0
 #: a look that still brings so many bytes goes on with it.
 CATCH_UP_S = 3.0
 CATCH_UP_BYTES = 16 << 10
+#: So much later than it is looked for, a first checkpoint is published.
+SAVED_S = 15.0
 
 
 @dataclass(slots=True)
@@ -68,6 +70,7 @@ class TaskProgress:
         longest_pause_s: between two looks that brought something; None until there were two.
         silent_s: for how long it has shown no sign of work, metrics included.
         checkpoint_at: when its newest checkpoint was published, by the clock of `update`; None before.
+        checkpoints: how many of it were published while it was followed.
         addresses: the machine of each member; empty where all are on this one.
     """
 
@@ -98,6 +101,7 @@ class TaskProgress:
     longest_pause_s: float | None = field(default=None, init=False)
     silent_s: float = field(default=0.0, init=False)
     checkpoint_at: float | None = field(default=None, init=False)
+    checkpoints: int = field(default=0, init=False)
     addresses: Mapping[str, str] = field(default_factory=dict, init=False)
     _signs: SilenceMeter | None = field(default=None, init=False)
     _signs_at: float | None = field(default=None, init=False)
@@ -164,6 +168,25 @@ class TaskProgress:
             until=experiment.ends_at,
             aimed=aimed,
         )
+
+    def saved(self, at: float | None) -> None:
+        """A checkpoint was published then."""
+        if at is not None and at != self.checkpoint_at:
+            self.checkpoint_at, self.checkpoints = at, self.checkpoints + 1
+
+    def saves_every_s(self, started_at: float, now: float, every_s: float) -> float | None:
+        """Seconds from one of its checkpoints to the next; 0 if it makes none, None if that is not known yet.
+
+        Args:
+            started_at: of its members.
+            now: by the same clock.
+            every_s: how often it is looked whether there is a new one.
+        """
+        if self.is_behind:
+            return None
+        if self.checkpoint_at is not None:
+            return (self.checkpoint_at - started_at) / self.checkpoints
+        return 0.0 if now - started_at > every_s + SAVED_S else None
 
     @property
     def directory(self) -> Path:

@@ -6,6 +6,7 @@ import json
 import math
 import platform
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import date
 from typing import TYPE_CHECKING, Final
@@ -274,8 +275,29 @@ def _hosts(place: ProviderPlace, today: date) -> CandidateOffers:
     least = _cores_of(hosts, told)
     vcpus = min((host.slots for host in hosts if host.slots), default=0) or math.ceil(least or _cores())
     offer = site_offer("hosts", HOST, vcpus, _memory_of(hosts, told), today, str(file), gpus=gpus)
+    rates = [rate for host in hosts if (rate := told.mbps().get(host.name))]
+    gbps = min(rates) / 1000 if rates else None
+    offer = replace(offer, nic_gbps=gbps, nic_burst_gbps=gbps)
     shares = Shares(least / vcpus, 1.0, 1.0) if least else None
     return CandidateOffers("hosts", Catalogue(file.name, (offer,)), hosts=hosts, shares=shares)
+
+
+def learn_machines(recipe: Recipe, service: OpenHome, environ: Mapping[str, str]) -> None:
+    """Ask hosts of one's own what they have never said, before a quote goes by it.
+
+    Args:
+        recipe: that is quoted: for gangs what goes between hosts is measured, which takes a second, once.
+        service: the home, as the team sees it.
+        environ: of the caller.
+    """
+    if capabilities_of(recipe.provider).offers is not OfferSource.INVENTORY:
+        return
+    from trainmaster.providers import get_provider
+    from trainmaster.providers.base import Learns
+
+    with closing(get_provider(recipe.provider, service.place(recipe.provider, environ))) as provider:
+        if isinstance(provider, Learns):
+            provider.learn(network=any(each.distributed for each in recipe.experiments.values()))
 
 
 def _cores_of(hosts: Sequence[InventoryHost], told: HostLedger) -> float:

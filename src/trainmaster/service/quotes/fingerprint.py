@@ -35,6 +35,8 @@ _MOST_BYTES: Final = 1 << 20
 _SHORT: Final = 4
 #: Which checkpoint of another run it begins with, among its numbers.
 BEGUN: Final = "checkpoint.from"
+#: The variable by which scripts know where checkpoints are written.
+_SAVES: Final = b"TRAINMASTER_CHECKPOINT_DIR"
 _NUMBER: Final = regex(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
@@ -47,11 +49,13 @@ class CodeFingerprint:
         files: their paths.
         lines: the least hashes of the distinct lines of its scripts: a bottom-k sketch (Cohen and Kaplan,
             2007), from which `kinship` tells how much two codes have in common.
+        names_checkpoints: a file of it, or the recipe, names the variable of where checkpoints are written.
     """
 
     digest: str
     files: frozenset[str] = frozenset()
     lines: tuple[int, ...] = ()
+    names_checkpoints: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +69,14 @@ class Fingerprint:
             and device: jobs that may be other versions of this one.
         lines: see `CodeFingerprint`.
         numbers: in its command, parameters and environment, by name: one of them may be its length.
+        may_save: it may write checkpoints: the variable of where they go is named, or its code is not here.
     """
 
     exact: str
     similar: str
     lines: tuple[int, ...] = field(default=(), compare=False)
     numbers: Mapping[str, float] = field(default_factory=dict, compare=False)
+    may_save: bool = field(default=True, compare=False)
 
 
 def kinship(one: Sequence[int], other: Sequence[int]) -> float:
@@ -97,6 +103,7 @@ def code_of(recipe: Recipe, snapshot: Path) -> CodeFingerprint:
     digest = hashlib.sha256()
     paths: set[str] = set()
     lines: set[int] = set()
+    saves = _SAVES in own
     for folder, folders, files in os.walk(snapshot):
         folders.sort()
         for name in sorted(files):
@@ -113,9 +120,11 @@ def code_of(recipe: Recipe, snapshot: Path) -> CodeFingerprint:
             executable = b"x" if path.stat().st_mode & 0o100 else b"-"
             digest.update(b"f\0%s\0%s\0%s" % (label, executable, hashlib.sha256(data).digest()))
             paths.add(os.fsdecode(label))
+            saves = saves or _SAVES in data
             if _CODE.fullmatch(path.suffix) and len(data) <= _MOST_BYTES:
                 lines.update(map(_hash, filter(_counts, map(bytes.strip, data.splitlines()))))
-    return CodeFingerprint(digest.hexdigest(), frozenset(paths), tuple(heapq.nsmallest(_LINES, lines)))
+    least = tuple(heapq.nsmallest(_LINES, lines))
+    return CodeFingerprint(digest.hexdigest(), frozenset(paths), least, saves)
 
 
 def fingerprint_of(recipe: Recipe, experiment: Experiment, code: CodeFingerprint, device: str) -> Fingerprint:
@@ -157,7 +166,10 @@ def fingerprint_of(recipe: Recipe, experiment: Experiment, code: CodeFingerprint
     named = [word for word in words if os.path.normpath(word) in code.files]
     common["command"] = named or [_NUMBER.sub("N", word) for word in words]
     numbers = {name: value for name, value in _numbers(experiment, recipe, words) if math.isfinite(value)}
-    return Fingerprint(_digest(exact), _digest(common), code.lines, numbers)
+    # Without it no script knows where to write them; what an image or a package has in it is not seen.
+    values = map(str, experiment.env.values())
+    may_save = not named or code.names_checkpoints or any(_SAVES.decode() in each for each in values)
+    return Fingerprint(_digest(exact), _digest(common), code.lines, numbers, may_save)
 
 
 def local_device_name(machine: NodeCapacity, root: Path = Path("/")) -> str:

@@ -141,12 +141,18 @@ def histories(
         if not has_length:
             wholes = [as_long(each, key.numbers, lengths) for _, each in kin]
             lent = with_length(same, wholes, borrowing_spread(kin, lengths))
+        has_lent = lent != same
         plays: tuple[EarlierTrials, ...] = ()
         if experiment.search is not None and experiment.search.pruner is not None:
             from trainmaster.service.quotes.earlier_trials import trials_of_earlier_runs
 
             plays = trials_of_earlier_runs(database, recipe, name, (row["run_id"] for row in rows))
-        found[name] = History(key, lent, borrowed(key.numbers, kin, lengths), team, plays, lent != same)
+        kin_now = borrowed(key.numbers, kin, lengths)
+        if not key.may_save:
+            lent, kin_now = ([replace(each, saves_every_s=0.0) for each in some] for some in (lent, kin_now))
+        else:  # another version that saved nothing says nothing of this one
+            kin_now = [replace(each, saves_every_s=each.saves_every_s or None) for each in kin_now]
+        found[name] = History(key, lent, kin_now, team, plays, has_lent)
     return found
 
 

@@ -24,6 +24,7 @@ from trainmaster.service.quotes.candidate_offers import (
     CandidateOffers,
     candidate_offers_of,
     catalogue_is_own,
+    learn_machines,
     own_arch,
 )
 from trainmaster.service.quotes.home_load import HomeLoad
@@ -513,6 +514,7 @@ class Quoter:
 
             return load_catalogue(options.catalogue, today=today)
         if self._candidate_offers is None:
+            learn_machines(recipe, self._service, environ)
             self._candidate_offers = candidate_offers_of(recipe, self._service, environ, today)
         return self._candidate_offers.catalogue
 

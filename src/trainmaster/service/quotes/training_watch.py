@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
+from trainmaster.control.task.gangs import checkpoints_of
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.db import Note
 from trainmaster.service.quotes.measured_now import MeasuredNow, RunPlace, TaskLengths
@@ -71,6 +72,7 @@ class TrainingWatch:
         from trainmaster.control.measure.measuring import measurement_of
 
         for (name, number), found in progress.items():
+            every_s = checkpoints_of(self.recipe.experiments[name]).every_s
             task = run_state.experiments[name].live.get(number)
             if name in self.lengths.unknown or found.trace is None or task is None or task.started_at is None:
                 continue
@@ -88,6 +90,7 @@ class TrainingWatch:
                 offer=where.offer,
                 addresses=found.addresses,
                 said_steps=found.said_steps,
+                saves_every_s=found.saves_every_s(task.started_at, now, every_s),
             )
             if measured is not None:
                 self._known.live.setdefault(name, {})[number] = measured

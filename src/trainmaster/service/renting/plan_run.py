@@ -21,7 +21,11 @@ from trainmaster.control.checks.preflight import (
 from trainmaster.executors.capacity import detect_capacity
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.provider_connection import check_provider
-from trainmaster.service.quotes.candidate_offers import CandidateOffers, candidate_offers_of
+from trainmaster.service.quotes.candidate_offers import (
+    CandidateOffers,
+    candidate_offers_of,
+    learn_machines,
+)
 from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.service.quotes.warm_machines import picks_of
 from trainmaster.service.quotes.worker_counts import with_clusters, with_fewest
@@ -83,6 +87,7 @@ def plan_run(
         offer = offer_of_parts(service, with_fewest(recipe), environ, today, allow_stale=allow_stale)
         known = estimate_in_places(service, recipe, environ, offer.plans, options)
         return replace(offer, notes=(*left_out_of_parts(recipe), *offer.notes), keep_s=keep_s, **known)
+    learn_machines(recipe, service, environ)
     candidate_offers = candidate_offers_of(recipe, service, environ, today)
     probe = with_fewest(recipe)  # what is wrong anyway is said before anything is measured
     if candidate_offers.costs and not allow_stale:

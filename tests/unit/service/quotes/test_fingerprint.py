@@ -224,3 +224,16 @@ def test_numbers_of_a_job_bear_the_names_that_the_user_gave_them(tmp_path):
     }  # fmt: skip
     assert found["steps"] == 70
     assert not {"NAME", "LARGE"} & set(found)
+
+
+def test_code_that_names_no_directory_for_checkpoints_writes_none(tmp_path):
+    def may_save(text, **changed):
+        (tmp_path / "train.py").write_text(text)
+        recipe = recipe_of(tmp_path, **changed)
+        return fingerprint_of(recipe, recipe.experiments["main"], code_of(recipe, tmp_path), "d").may_save
+
+    assert not may_save("print(1)")
+    assert may_save('os.environ["TRAINMASTER_CHECKPOINT_DIR"]')
+    assert may_save("print(1)", command="python train.py --to $TRAINMASTER_CHECKPOINT_DIR")
+    assert may_save("print(1)", env={"TO": "$TRAINMASTER_CHECKPOINT_DIR"})
+    assert may_save("print(1)", command="python -m package_of_an_image"), "it is not seen"

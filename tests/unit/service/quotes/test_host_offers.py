@@ -33,6 +33,21 @@ def quoted(tmp_path):
     return ask
 
 
+@pytest.fixture
+def carries(tmp_path, quoted):
+    def ask(**rates):
+        """Mbit/s of the card that hosts are quoted with."""
+        quoted(host("h"), host("hh"))
+        root = tmp_path / "home"
+        HostLedger(ProviderPlace(root, "", {}).directory("hosts")).learn_mbps(rates)
+        service = OpenHome(Home.from_environment({"TRAINMASTER_HOME": str(root)}))
+        found = candidate_offers_of(read_recipe(tmp_path / "recipe.yaml"), service, {}, date(2026, 11, 30))
+        gbps = found.catalogue.offers[0].nic_gbps
+        return gbps and gbps * 1000
+
+    return ask
+
+
 def host(name, **keys):
     return {"name": name, "address": f"10.0.0.{len(name)}", **keys}
 
@@ -48,3 +63,10 @@ def test_slots_say_how_many_run_there_and_not_how_fast_these_are(quoted):
     assert quoted(host("h", slots=4)) == (4.0, 4.0)
     assert quoted(host("h", slots=4), h=0.5) == (4.0, 0.5)
     assert quoted(host("h", slots=4), h=64.0) == (4.0, 64.0)
+
+
+def test_hosts_are_quoted_by_what_they_got_from_each_other(carries):
+    assert carries() is None
+    assert carries(h=0.0, hh=0.0) is None, "they did not reach each other"
+    assert carries(h=90.0, hh=940.0) == 90.0, "the least one counts"
+    assert carries(h=0.0) == 940.0, "its neighbour was away when it was measured last"
