@@ -15,7 +15,6 @@ import shlex
 import socket
 import sys
 import threading
-import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -149,7 +148,7 @@ class Ssh(Transport):
         self.settings = settings or SshSettings()
         self._library = load_asyncssh()
         self._loop = asyncio.new_event_loop()
-        self._open: weakref.WeakSet[SshConnection] = weakref.WeakSet()
+        self._open: set[asyncssh.SSHClientConnection] = set()
         self._is_closed = False
         self._gate = threading.Lock()
         self._idle: IdleLogins[SshConnection] = IdleLogins()
@@ -249,8 +248,8 @@ class Ssh(Transport):
             connection.drop()
 
     async def _end(self) -> None:
-        for connection in list(self._open):
-            connection.raw.abort()
+        for raw in list(self._open):
+            raw.abort()
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
@@ -267,11 +266,16 @@ class Ssh(Transport):
         stage = ["nothing answers"]
         refused: list[HostKeyError] = []
         shown_key: list[str] = []
-        keys = self.host_keys
+        keys, is_open = self.host_keys, self._open
 
         class SshClient(asyncssh.SSHClient):
-            def connection_made(self, _: asyncssh.SSHClientConnection) -> None:
+            def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
                 stage[0] = "it takes connections, but its SSH server says nothing"
+                self._conn = conn
+                is_open.add(conn)  # also one that its user has left without a word ends with us
+
+            def connection_lost(self, _: Exception | None) -> None:
+                is_open.discard(self._conn)
 
             def validate_host_public_key(
                 self, _host: str, _addr: str, _port: int, key: asyncssh.SSHKey
@@ -314,9 +318,7 @@ class Ssh(Transport):
             ) from None
         except (OSError, asyncssh.Error, asyncssh.KeyImportError, ValueError) as error:
             raise refused[0] if refused else self._explained(target, error) from error
-        made = SshConnection(self, target, connection, shown_key[0] if shown_key else "", through)
-        self._open.add(made)
-        return made
+        return SshConnection(self, target, connection, shown_key[0] if shown_key else "", through)
 
     def _checked(self, target: Target, may_reach: MayReach) -> socket.socket:
         """A connection to an address of it that may be reached."""

@@ -220,3 +220,14 @@ def test_closing_at_any_moment_leaves_nothing_open(tmp_path: Path, new_host: New
             thread.join(30)
         assert len(answers) == 4, "a caller waits for a loop that has ended"
     gc.collect()  # what was left open would warn now, which is an error
+
+
+def test_a_connection_that_its_user_has_left_without_a_word_ends_with_the_transport(
+    ssh: Ssh, new_host: Callable[..., SshHost]
+) -> None:
+    """It was not known any more, and its socket stayed open until Python tidied up."""
+    raw = ssh.connect(new_host().target).raw
+    gc.collect()
+    assert not raw.is_closed()
+    ssh.close()
+    assert raw.is_closed()
