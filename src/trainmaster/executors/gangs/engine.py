@@ -10,7 +10,7 @@ import itertools
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from trainmaster.dataclass import dataclass, field
@@ -124,7 +124,7 @@ class StreamAgent:
     def __init__(self, key: str, dial: Callable[[], socket.socket]) -> None:
         self._key = key
         self._dial = dial
-        self._dialling: asyncio.Future[socket.socket] | None = None
+        self._dialling: Future[socket.socket] | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._ids = itertools.count()
@@ -132,11 +132,11 @@ class StreamAgent:
 
     async def connect(self) -> None:
         """See `NodeAgent`."""
-        self.detach()
-        if self._dialling is None or self._dialling.done():
-            self._dialling = asyncio.get_running_loop().run_in_executor(_reaching, self._dial)
-            self._dialling.add_done_callback(_looked_at)
-        stream = await asyncio.shield(self._dialling)  # one that takes long is waited for again
+        self._end_stream()
+        if self._dialling is None or (self._dialling.done() and self._dialling.exception() is not None):
+            self._dialling = _reaching.submit(self._dial)
+        # One that takes long is waited for again.
+        stream = await asyncio.shield(asyncio.wrap_future(self._dialling))
         self._dialling = None
         reader, self._writer = await asyncio.open_connection(sock=stream)
         listening = asyncio.create_task(self._listen(reader, self._writer))
@@ -146,6 +146,12 @@ class StreamAgent:
     def detach(self, token: str = "") -> None:
         """See `NodeAgent`; the other end ends with its stream."""
         del token
+        self._end_stream()
+        if self._dialling is not None:  # nothing waits for it any more
+            self._dialling.add_done_callback(_hang_up)
+            self._dialling = None
+
+    def _end_stream(self) -> None:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -198,7 +204,7 @@ class StreamAgent:
         return ExecutorError(lost, "It is made again.")
 
 
-def _looked_at(dialling: asyncio.Future[socket.socket]) -> None:
-    """An error of a connection that was not waited for any more is no news."""
-    if not dialling.cancelled():
-        dialling.exception()
+def _hang_up(dialling: Future[socket.socket]) -> None:
+    """End a stream that came when it was not waited for any more; its error is no news."""
+    if not dialling.cancelled() and dialling.exception() is None:
+        dialling.result().close()

@@ -3,6 +3,10 @@
 import asyncio
 import gc
 import socket
+import threading
+import time
+
+import pytest
 
 from trainmaster.executors.gangs.engine import StreamAgent
 
@@ -23,6 +27,52 @@ def test_a_stream_to_a_node_that_was_given_up_ends_with_the_loop():
         asyncio.run(drive())
         assert theirs.recv(1) == b"", "it was hung up"
     gc.collect()
+
+
+def test_a_stream_that_comes_when_its_driver_has_left_is_hung_up():
+    """A socket stayed open until Python tidied up, in whatever test that was."""
+    (ours, theirs), goes_on = socket.socketpair(), threading.Event()
+
+    def dial():
+        goes_on.wait(10.0)
+        return ours
+
+    async def drive():
+        agent = StreamAgent("n0", dial)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await agent.connect()
+        agent.detach()
+
+    with theirs:
+        asyncio.run(drive())
+        goes_on.set()
+        theirs.settimeout(10.0)
+        assert theirs.recv(1) == b""
+
+
+def test_a_stream_that_takes_long_is_waited_for_again_and_not_made_twice():
+    dialled, pairs = [], [socket.socketpair(), socket.socketpair()]
+
+    def dial():
+        dialled.append(1)
+        time.sleep(0.2)
+        return pairs[len(dialled) - 1][0]
+
+    async def drive():
+        agent = StreamAgent("n0", dial)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await agent.connect()
+        await asyncio.sleep(0.5)
+        await agent.connect()
+        agent.detach()
+        await asyncio.sleep(0)
+
+    asyncio.run(drive())
+    assert dialled == [1]
+    for each in [*pairs[0][1:], *pairs[1]]:
+        each.close()
 
 
 def test_a_node_whose_answer_has_no_end_is_hung_up_on_before_it_fills_the_driver(monkeypatch):
