@@ -7,9 +7,9 @@ of one that is removed stays, for bills, for `score` and so that its name is nev
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
@@ -25,8 +25,11 @@ from trainmaster.db.queries import RunFilter
 from trainmaster.db.registry import may_go_on
 from trainmaster.db.retry_policy import Try
 from trainmaster.db.run_rows import run_row
-from trainmaster.spec.errors import NotFoundError
+from trainmaster.spec.errors import NotFoundError, TrainmasterError
 from trainmaster.spec.states import WHOLE, State
+
+if TYPE_CHECKING:
+    from trainmaster.spec import Recipe
 
 #: What ended without success so long ago is not gone on with any more.
 RESUMED_WITHIN_S: Final = 30 * 86_400.0
@@ -114,6 +117,22 @@ def named_in(database: Database, run: str) -> list[tuple[Reason, str]]:
     """
     now = database.clock_s()
     return database.write(lambda connection, _: _named(connection, run_row(connection, run), now, None))
+
+
+def recipe_in(text: str) -> Recipe | None:
+    """The recipe of a run, or of a workflow's request, as `named_in` gives it; None if it cannot be read."""
+    from trainmaster.spec import Recipe
+
+    try:
+        found = json.loads(text)
+        return Recipe.from_text(found["recipe"]) if "recipe" in found else Recipe.model_validate_json(text)
+    except (ValueError, TypeError, TrainmasterError):
+        return None
+
+
+def name_of(row: Mapping[Any, Any]) -> str:
+    """What people call a run instead of its id; empty if that is nothing."""
+    return str(json.loads(row["labels"] or "{}").get("name", ""))
 
 
 def mark(database: Database, run: str, by: str, record: Sequence[Reason] = ()) -> Needed:
@@ -357,7 +376,10 @@ def _used(connection: Connection, run: str) -> list[Reason]:
 def _named(
     connection: Connection, row: RowMapping, now: float, most: int | None = 10
 ) -> list[tuple[Reason, str]]:
-    """Runs that may go on, and workflows, whose recipes name it, with these; of another team unnamed."""
+    """Runs that may go on, and workflows, whose recipes name it, with these; of another team unnamed.
+
+    Workflows may have its name instead of its id; in recipes of runs that was settled.
+    """
     run, team = row["id"], row["team"]
     runs = sa.select(t.run.c.id, t.run.c.team, t.run.c.recipe).where(
         t.run.c.id != run,
@@ -375,6 +397,14 @@ def _named(
         hint = f"`trainmaster workflows rm {each.name}` removes that."
         why = Reason(f"workflow {each.name} names it", hint) if each.team == (team or "") else _OF_OTHERS
         found.append((why, each.request))
+    if name := name_of(row):
+        of_team = (t.workflow.c.team == (team or ""), t.workflow.c.request.contains(name, autoescape=True))
+        query = sa.select(t.workflow.c.name, t.workflow.c.request).where(*of_team)
+        for each in connection.execute(query.where(~t.workflow.c.request.contains(run, autoescape=True))):
+            recipe = recipe_in(each.request)
+            if recipe is not None and name in recipe.earlier_runs:
+                hint = f"`trainmaster workflows rm {each.name}` removes that."
+                found.append((Reason(f"workflow {each.name} names it, as {name}", hint), each.request))
     return found
 
 

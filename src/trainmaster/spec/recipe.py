@@ -56,7 +56,7 @@ from trainmaster.spec.recipe_source import (
     text_of,
     too_large,
 )
-from trainmaster.spec.sections import Code
+from trainmaster.spec.sections import Code, RunReference
 from trainmaster.spec.sinks import Sinks
 from trainmaster.spec.topics import Subscription, read_notify
 from trainmaster.spec.trigger import CONCURRENCY, Trigger, read_triggers
@@ -343,6 +343,18 @@ class Recipe(Noun):
     def is_notebook(self) -> bool:
         """Whether it is of a JupyterLab: it ends when whoever works in it does, and shows no steps."""
         return dict(self.labels).items() >= NOTEBOOK_LABELS.items()
+
+    @property
+    def beginnings(self) -> list[RunReference]:
+        """Checkpoints of earlier runs that its experiments begin with."""
+        return [each.beginning for each in self.experiments.values() if each.beginning is not None]
+
+    @property
+    def earlier_runs(self) -> set[str]:
+        """As it has them: those whose checkpoints or searches it goes on with."""
+        searches = [each.search for each in self.experiments.values()]
+        earlier = [each.earlier for each in searches if each is not None]
+        return {each.run for each in (*self.beginnings, *earlier) if each is not None}
 
     @property
     def starts_from(self) -> bool:

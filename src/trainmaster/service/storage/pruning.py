@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -182,7 +182,7 @@ class Pruning:
             folder = each.key.removeprefix(f"{place}/").partition("/")[0]
             sizes[folder] = sizes.get(folder, 0) + each.size_bytes
         gone = series.surplus(keep) if keep else sorted(int(folder) for folder in sizes if folder.isdigit())
-        named = _named_numbers(place, named_in()) if gone else {}
+        named = _named_numbers(place, named_in(), removals.name_of(row)) if gone else {}
         name = place.partition("/")[2]  # as recipes have it
         found.stays += [f"{name}@{number}: {named[number]}" for number in gone if number in named]
         gone = [number for number in gone if number not in named]
@@ -270,7 +270,9 @@ class Pruning:
             found.add(str(place), size)
 
 
-def _named_numbers(place: str, recipes: Sequence[tuple[removals.Reason, str]]) -> dict[int, str]:
+def _named_numbers(
+    place: str, recipes: Sequence[tuple[removals.Reason, str]], called: str = ""
+) -> dict[int, str]:
     """Checkpoints of a task that recipes begin with, by number, and why each stays.
 
     >>> of = removals.Reason("job-2 names it", "")
@@ -282,12 +284,22 @@ def _named_numbers(place: str, recipes: Sequence[tuple[removals.Reason, str]]) -
     _, run, experiment, task = place.split("/")
     found: dict[int, str] = {}
     for reason, text in recipes:
-        for name in re.findall(rf"{re.escape(run)}{_TASK}@[1-9]\d{{0,8}}", text):
-            wanted = RunReference.parse(name)
+        for wanted in _beginnings(run, text):
+            if wanted.run not in (run, called):
+                continue
             is_here = wanted.experiment in (None, experiment) and wanted.task in (None, int(task))
             if is_here and wanted.number is not None:
                 found.setdefault(wanted.number, reason.why)
     return found
+
+
+@lru_cache(maxsize=256)
+def _beginnings(run: str, text: str) -> list[RunReference]:
+    """Checkpoints that a recipe begins with; of one that cannot be read all that may be one of a run."""
+    if (recipe := removals.recipe_in(text)) is not None:
+        return recipe.beginnings
+    names = re.findall(rf"{re.escape(run)}{_TASK}@[1-9]\d{{0,8}}", text)
+    return [RunReference.parse(name) for name in names]
 
 
 def _directories(root: Path) -> list[Path]:

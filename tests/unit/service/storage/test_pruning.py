@@ -6,7 +6,18 @@ import os
 import time
 
 import pytest
-from test_run_removal import OTHER, RUN, home, left_of, register, service, set_row, snapshot, store_url
+from test_run_removal import (
+    OTHER,
+    RUN,
+    home,
+    left_of,
+    register,
+    service,
+    set_row,
+    snapshot,
+    store_url,
+    works_by_name,
+)  # fmt: skip
 
 from trainmaster.artifacts import publish
 from trainmaster.db.queries import ALL_RUNS
@@ -195,6 +206,32 @@ def test_a_checkpoint_that_a_recipe_names_stays_and_is_said(service, keys, kept_
     set_row(service, OTHER, state="DONE", reason="SUCCEEDED", ended_at=now)
     assert prune(service, "checkpoints", checkpoints=DAY_S) == {"checkpoints": len(left)}
     assert there(service, RUN) == []
+
+
+def test_a_number_of_tasks_that_a_search_goes_on_with_is_no_checkpoint(service):
+    """`search: {from: RUN/EXPERIMENT@2}` is the first two tasks; the checkpoint 2 of each stayed."""
+    now = service.database.clock_s()
+    recipe_with(service, RUN, checkpoint={"keep_after": 0})
+    checkpoints(service, RUN, 2, 3)
+    set_row(service, RUN, ended_at=now - 2 * DAY_S)
+    search = {"metric": "loss", "goal": "min", "from": f"{RUN}/main@2"}
+    recipe_with(service, OTHER, parameters={"x": {"range": "0-1"}}, samples=4, search=search)
+    set_row(service, OTHER, state="WAITING", reason=None, ended_at=None)
+    found = Pruning(service, ALL_RUNS, "ann", kept_s={}).prune(["checkpoints"])
+    assert found["kinds"]["checkpoints"].get("stays", []) == []
+    assert there(service, RUN) == []
+
+
+def test_a_checkpoint_stays_that_a_workflow_names_by_what_its_run_is_called(service):
+    recipe_with(service, RUN, checkpoint={"keep_after": 0})
+    checkpoints(service, RUN, 2, 3)
+    set_row(service, RUN, ended_at=service.database.clock_s() - 2 * DAY_S)
+    works_by_name(service)
+    found = Pruning(service, ALL_RUNS, "ann", kept_s={}).prune(["checkpoints"])
+    assert found["kinds"]["checkpoints"]["stays"] == [
+        f"{RUN}/main/0@2: workflow nightly names it, as baseline"
+    ]
+    assert there(service, RUN) == ["000002"]
 
 
 def test_a_kind_that_cannot_be_looked_at_hides_nothing_of_the_others(service, monkeypatch):

@@ -157,6 +157,19 @@ def works(service):
     )  # fmt: skip
 
 
+def works_by_name(service):
+    """By its label: a run may be called so in a recipe, too."""
+    set_row(service, RUN, labels=json.dumps({"name": "baseline"}))
+    recipe = (
+        "name: nightly\non: webhook\nexperiments: {main: {command: make, checkpoint: {from: baseline@2}}}"
+    )
+    insert(
+        service, tables.workflow, id="w-1", team="", name="nightly", request=json.dumps({"recipe": recipe}),
+        concurrency="wait", pushes="[]", state="ENABLED", revision=1, registered_by="ann", created_at=1.0,
+        changed_at=1.0,
+    )  # fmt: skip
+
+
 def another_names_it(service):
     recipe = str(service.database.run_row(OTHER)["recipe"]).replace("more.txt", f"store/models/{RUN}/main/0")
     set_row(service, OTHER, recipe=recipe, state="RUNNING", reason=None)
@@ -178,6 +191,7 @@ STAYS = {
     "serves": (serves, "trainmaster services end ask"),
     "is shown": (shows, "trainmaster apps end te-1"),
     "workflow": (works, "trainmaster workflows rm nightly"),
+    "workflow by its name": (works_by_name, "trainmaster workflows rm nightly"),
     "another run": (another_names_it, f"trainmaster rm {OTHER}"),
     "another home's": (another_home, "Look there"),
 }
