@@ -1,4 +1,4 @@
-"""Write tests/unit/db/released/REVISION.*.sql: run this once before a new schema is released."""
+"""Write tests/unit/db/released/REVISION.*: run this once before a new schema is released."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests/unit/db"))
 
-from test_migrations import RELEASED, write_examples  # noqa: E402
+from test_migrations import RELEASED, recipe_keys, write_examples  # noqa: E402
 
 from trainmaster.db import Database  # noqa: E402
 from trainmaster.db.engine import SCHEMA_REVISION  # noqa: E402
@@ -21,8 +21,9 @@ _NOISE = ("--", "SET ", "SELECT pg_catalog.set_config", "\\")
 
 
 def main() -> None:
-    """Dump both engines."""
+    """Dump both engines, and which keys recipes have."""
     RELEASED.mkdir(exist_ok=True)
+    (RELEASED / f"{SCHEMA_REVISION}.recipe.txt").write_text("\n".join(sorted(recipe_keys())) + "\n")
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "x.db")
         write(f"sqlite:///{path}")

@@ -25,6 +25,7 @@ from trainmaster.db import (
 )
 from trainmaster.db.engine import SCHEMA_REVISION, make_engine
 from trainmaster.db.migrations import alembic_config, upgrade
+from trainmaster.spec import Recipe
 from trainmaster.spec.states import EndReason, State
 
 #: What `Database` had written in each released version, as `sqlite3 .dump` and `pg_dump --inserts` tell it.
@@ -149,3 +150,17 @@ def fill(connection: sa.Connection, table: sa.Table) -> None:
         elif len(table.primary_key) > 1:
             row[column.name] = 1
     connection.execute(table.insert().values(row))
+
+
+def recipe_keys():
+    """What a row has of a recipe: an older version reads none with a key that it does not know."""
+    schema = Recipe.model_json_schema()
+    parts = {"Recipe": schema, **schema["$defs"]}
+    return {f"{name}.{key}" for name, part in parts.items() for key in part.get("properties", {})}
+
+
+def test_a_new_key_of_recipes_comes_with_a_new_revision():
+    """An older version on the home of a newer one fails once, in one sentence, and not with each run."""
+    known = RELEASED / f"{SCHEMA_REVISION}.recipe.txt"
+    new = recipe_keys() - set(known.read_text().split()) if known.exists() else set()
+    assert not new, "add a revision, which may change nothing"

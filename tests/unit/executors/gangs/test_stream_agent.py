@@ -4,7 +4,6 @@ import asyncio
 import gc
 import socket
 import threading
-import time
 
 import pytest
 
@@ -52,11 +51,11 @@ def test_a_stream_that_comes_when_its_driver_has_left_is_hung_up():
 
 
 def test_a_stream_that_takes_long_is_waited_for_again_and_not_made_twice():
-    dialled, pairs = [], [socket.socketpair(), socket.socketpair()]
+    dialled, pairs, goes_on = [], [socket.socketpair(), socket.socketpair()], threading.Event()
 
     def dial():
         dialled.append(1)
-        time.sleep(0.2)
+        goes_on.wait(10.0)
         return pairs[len(dialled) - 1][0]
 
     async def drive():
@@ -64,7 +63,8 @@ def test_a_stream_that_takes_long_is_waited_for_again_and_not_made_twice():
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await agent.connect()
-        await asyncio.sleep(0.5)
+        goes_on.set()
+        await asyncio.wait([asyncio.wrap_future(agent._dialling)])
         await agent.connect()
         agent.detach()
         await asyncio.sleep(0)
