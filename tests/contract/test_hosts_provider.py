@@ -594,7 +594,7 @@ def test_what_no_host_has_is_refused_with_the_most_that_one_has(tmp_path: Path) 
     ) as no:
         bench.provider().preflight([bench.request(memory_bytes=64_000_000_000)])
     assert no.value.hint == (
-        "The most that one has: 4 slots, 1 GPUs, 16 GB. List more hosts there, or ask for less."
+        "The most that one has: 4 slots, 1 GPU, 16 GB. List more hosts there, or ask for less."
     )
     with pytest.raises(NoCapacityError, match="it has 4 slots, 5 are wanted"):
         bench.provider().acquire("one", bench.request(cpus=5))

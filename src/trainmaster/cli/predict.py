@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from trainmaster.spec.errors import UsageError, fails_as
+from trainmaster.spec.units import counted
 
 
 def predict(
@@ -36,8 +37,9 @@ def predict(
             f"the other rows of job {note.job!r} suggest {note.expected_s:.4g} s\n"
         )
     for job, point in answer.next_measurements.items():
+        where = f"{counted(point.workers, 'worker')} on {counted(point.nodes, 'node')}"
         sys.stderr.write(
-            f"{job and f'job {job!r}: '}measure {point.workers} workers on {point.nodes} nodes next: its "
+            f"{job and f'job {job!r}: '}measure {where} next: its "
             f"interval spans a factor of {point.interval_now:.3g} now, then {point.interval_then:.3g}\n"
         )
     if output is None:

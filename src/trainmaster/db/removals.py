@@ -400,11 +400,11 @@ def _named(
     if name := name_of(row):
         of_team = (t.workflow.c.team == (team or ""), t.workflow.c.request.contains(name, autoescape=True))
         query = sa.select(t.workflow.c.name, t.workflow.c.request).where(*of_team)
-        for each in connection.execute(query.where(~t.workflow.c.request.contains(run, autoescape=True))):
-            recipe = recipe_in(each.request)
+        for flow in connection.execute(query.where(~t.workflow.c.request.contains(run, autoescape=True))):
+            recipe = recipe_in(flow.request)
             if recipe is not None and name in recipe.earlier_runs:
-                hint = f"`trainmaster workflows rm {each.name}` removes that."
-                found.append((Reason(f"workflow {each.name} names it, as {name}", hint), each.request))
+                hint = f"`trainmaster workflows rm {flow.name}` removes that."
+                found.append((Reason(f"workflow {flow.name} names it, as {name}", hint), flow.request))
     return found
 
 

@@ -23,6 +23,7 @@ from trainmaster.providers.base import NodeRequest
 from trainmaster.providers.inventory import InventoryHost
 from trainmaster.spec.errors import ProviderError, TrainmasterError
 from trainmaster.spec.plain_json import parsed_json, typed
+from trainmaster.spec.units import counted
 from trainmaster.transport.base import Result
 
 #: Before what our lines print; a host's start-up files may print whatever they like first.
@@ -305,12 +306,16 @@ def misfit(host: InventoryHost, request: NodeRequest, memory_bytes: int = 0) -> 
         if host.labels.get(key) != value:
             return f"its label {key} is {host.labels.get(key) or 'not set'}, {value} is wanted"
     if host.slots and (wanted := max(request.slots, request.cpus)) > host.slots:
-        return f"it has {host.slots} slots, {wanted} are wanted"
+        return f"it has {counted(host.slots, 'slot')}, {_wanted(wanted)}"
     if request.gpus > host.gpus:
-        return f"it has {host.gpus} GPUs, {request.gpus} are wanted"
+        return f"it has {counted(host.gpus, 'GPU')}, {_wanted(request.gpus)}"
     if memory_bytes and request.memory_bytes > memory_bytes:
         return f"it has {memory_bytes / 1e9:.3g} GB of memory, {request.memory_bytes / 1e9:.3g} GB are needed"
     return ""
+
+
+def _wanted(count: int) -> str:
+    return f"{count} {'is' if count == 1 else 'are'} wanted"
 
 
 def fit(host: InventoryHost, claims: Claims, request: NodeRequest, draft: Claim) -> Claim | str:

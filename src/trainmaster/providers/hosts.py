@@ -540,7 +540,11 @@ def _most(hosts: Sequence[InventoryHost], memory: Mapping[str, int]) -> str:
     """What the largest of some hosts have."""
     slots, gpus = max(host.slots for host in hosts), max(host.gpus for host in hosts)
     gigabytes = max(memory[host.name] for host in hosts) / 1e9
-    known = [f"{slots} slots"] * bool(slots) + [f"{gpus} GPUs"] + [f"{gigabytes:.3g} GB"] * bool(gigabytes)
+    known = (
+        [counted(slots, "slot")] * bool(slots)
+        + [counted(gpus, "GPU")]
+        + [f"{gigabytes:.3g} GB"] * bool(gigabytes)
+    )
     return f"The most that one has: {', '.join(known)}."
 
 

@@ -140,7 +140,9 @@ def _machine() -> Iterator[Finding]:
     capacity = detect_capacity()
     count = len(capacity.gpus)
     gpus = f", {counted(count, 'GPU')}" if count else ", no GPU"
-    yield Finding("machine", f"{capacity.cores} cores, {capacity.memory_bytes / 2**30:.1f} GiB memory{gpus}")
+    yield Finding(
+        "machine", f"{counted(capacity.cores, 'core')}, {capacity.memory_bytes / 2**30:.1f} GiB memory{gpus}"
+    )
     if count and importlib.util.find_spec("pynvml") is None:
         advice = "pip install 'trainmaster[gpu]' to see how busy they are, and their memory."
         yield Finding("GPUs", "not installed: nvidia-ml-py", advice=advice)

@@ -44,6 +44,7 @@ from trainmaster.cluster.bootstrap.plan import (
 from trainmaster.cluster.bootstrap.runtime_package import RuntimeLayer, RuntimePackage, pieces
 from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.units import counted
 from trainmaster.transport.base import Connection, Target, Transport
 
 log = logging.getLogger(__name__)
@@ -204,8 +205,8 @@ class _HostBootstrap:
                 raise _Failed(plan.reason, plan.hint)
             self.plan = plan
             detail.append(
-                f"{facts.os}, {facts.arch}, {facts.cpus} CPUs, {facts.memory_bytes / 1e9:.1f} GB, "
-                f"{len(facts.gpus)} GPUs, Python {plan.host_python.version}"
+                f"{facts.os}, {facts.arch}, {counted(facts.cpus, 'CPU')}, {facts.memory_bytes / 1e9:.1f} GB, "
+                f"{counted(len(facts.gpus), 'GPU')}, Python {plan.host_python.version}"
                 + "".join(f"; {n}" for n in plan.notes)
             )
         self._layer(BootstrapPhase.PACKAGES, connection, plan, plan.packages)

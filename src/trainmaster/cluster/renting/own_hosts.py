@@ -13,6 +13,7 @@ from trainmaster.cluster.renting.requirements import SERVER, WORKER, Needs
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec import Hardware
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.units import counted
 
 if TYPE_CHECKING:
     from trainmaster.providers.inventory import InventoryHost
@@ -107,11 +108,11 @@ def _suited_hosts(
     gpus, cpus = hardware.gpu_count, hardware.cpus or 0
     fitting = [host for host in hosts if host.gpus >= gpus and (not host.slots or host.slots >= cpus)]
     if not fitting:
-        wanted = " and ".join([f"{gpus} GPUs"] * bool(gpus) + [f"{cpus} slots"] * bool(cpus))
+        wanted = " and ".join([counted(gpus, "GPU")] * bool(gpus) + [counted(cpus, "slot")] * bool(cpus))
         raise UsageError(
             f"{where}: no host of {available.source} has {wanted}",
-            f"The most that one has: {max((host.gpus for host in hosts), default=0)} GPUs, "
-            f"{max((host.slots for host in hosts), default=0)} slots.",
+            f"The most that one has: {counted(max((host.gpus for host in hosts), default=0), 'GPU')}, "
+            f"{counted(max((host.slots for host in hosts), default=0), 'slot')}.",
         )
     return fitting
 

@@ -179,14 +179,14 @@ def lacking(request: Message, nodes: Sequence[LiveNode]) -> str:
         if gpus > (most := max(node.gpus for node in there)):
             return f"a node with {counted(gpus, 'GPU')}; {among} {most}"
         if slots > (room := max(node.slots for node in there)) and not per_node:
-            return f"a node with {slots:g} slots; {among} {room:g}"
+            return f"a node with {slots:g} slot{'s' * (slots != 1)}; {among} {room:g}"
         if per_node and len(alike) > len(there):
             each = "each" if per_node == 1 else f"every {per_node}"
             verb = "is" if len(there) == 1 else "are"
             return f"{len(alike)} nodes{words}, one for {each} of its members; there {verb} {len(there)}"
     slots = sum(bundle.slots for bundle in bundles)
     gpus = sum(bundle.gpus for bundle in bundles)
-    wanted = f"{slots:g} slots" + (f" and {gpus} GPUs" if gpus else "")
+    wanted = f"{slots:g} slot{'s' * (slots != 1)}" + (f" and {gpus} GPU{'s' * (gpus != 1)}" if gpus else "")
     return f"{wanted} on {len(nodes)} nodes that together do not have them as it needs them"
 
 

@@ -15,6 +15,7 @@ from trainmaster.spec.errors import ExecutorError
 from trainmaster.spec.frameworks import ENGINES
 from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.spec.private_files import write_private
+from trainmaster.spec.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -167,7 +168,7 @@ class RecordedCluster(ABC):
                 failed.append(f"{node.key}: {error}")
         if failed:
             raise ExecutorError(
-                f"what runs tasks could not be ended on {len(failed)} nodes: {'; '.join(failed)}",
+                f"what runs tasks could not be ended on {counted(len(failed), 'node')}: {'; '.join(failed)}",
                 "Repeat it when they can be reached, or terminate them.",
             )
 

@@ -90,7 +90,9 @@ class GangManager:
             gpus = sum(member.gpus for member in gang.members)
             offered = self.slots.offers_gpus(gang.run)
             if gpus > offered:
-                self._refuse(gang, f"needs {gpus} GPUs, this node offers {offered}; ask for fewer")
+                self._refuse(
+                    gang, f"needs {gpus} GPU{'s' * (gpus != 1)}, this node offers {offered}; ask for fewer"
+                )
                 continue
             ticket = Ticket(
                 gang.attempt, gang.run, request["slots"], request["group"], request["group_slots"], gpus

@@ -9,7 +9,7 @@ from trainmaster.providers.slurm.answers import NodeKind, Partition, names_of
 from trainmaster.providers.slurm.scripts import Part
 from trainmaster.providers.slurm.settings import SLURM
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.units import format_duration
+from trainmaster.spec.units import counted, format_duration
 
 
 def refuse_misfit(part: Part, partitions: Mapping[str, Partition], excluded: Collection[str] = ()) -> None:
@@ -63,11 +63,11 @@ def lacks(part: Part, kind: NodeKind) -> str:
     """What a node has not; empty if it has all."""
     machine = part.machine
     if machine.cpus > kind.cpus:
-        return f"{machine.cpus} CPUs"
+        return counted(machine.cpus, "CPU")
     if machine.memory_bytes >> 20 > kind.memory_mb:
         return f"{machine.memory_bytes / 1e9:.4g} GB of memory"
     if machine.gpus > kind.gpus:
-        return f"{machine.gpus} GPUs"
+        return counted(machine.gpus, "GPU")
     if machine.constraint and not _may_have(machine.constraint, kind.features):
         return f"the feature {machine.constraint}"
     return ""
@@ -92,6 +92,6 @@ def _most(kinds: list[NodeKind]) -> str:
         return "nothing"
     cpus, memory_mb, gpus = (max(getattr(kind, of) for kind in kinds) for of in ("cpus", "memory_mb", "gpus"))
     features = sorted({f for kind in kinds for f in kind.features} - {"(null)"})
-    said = [f"{cpus} CPUs", f"{memory_mb / 953.7:.4g} GB"]
-    said += [f"{gpus} GPUs"] * bool(gpus) + [f"features {', '.join(features)}"] * bool(features)
+    said = [counted(cpus, "CPU"), f"{memory_mb / 953.7:.4g} GB"]
+    said += [counted(gpus, "GPU")] * bool(gpus) + [f"features {', '.join(features)}"] * bool(features)
     return ", ".join(said)
