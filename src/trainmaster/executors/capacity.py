@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from pathlib import Path
 
 from trainmaster.dataclass import dataclass
-from trainmaster.spec.processes import control_groups, kernel_text
+from trainmaster.spec.processes import chosen_gpus, granted_cores, granted_memory
 
 _NVIDIA_SMI_TIMEOUT_S = 10.0
 
@@ -34,41 +33,13 @@ def detect_capacity(root: Path = Path("/")) -> NodeCapacity:
     Args:
         root: where ``proc`` and ``sys`` are (tests make their own).
     """
-    cores = len(os.sched_getaffinity(0))
-    quota = _cpu_quota(root)
-    if quota is not None:
-        cores = min(cores, max(1, int(quota)))
-    return NodeCapacity(cores=cores, memory_bytes=_memory_bytes(root), gpus=_gpus(root))
-
-
-def _cpu_quota(root: Path) -> float | None:
-    """Cores that the control group grants, None without a limit."""
-    limits = []
-    for group in control_groups(root, "cpu"):
-        first, _, second = kernel_text(group / "cpu.max").partition(" ")
-        if first.isdigit() and second.isdigit():
-            limits.append(int(first) / int(second))
-        first, second = kernel_text(group / "cpu.cfs_quota_us"), kernel_text(group / "cpu.cfs_period_us")
-        if first.isdigit() and second.isdigit() and int(second):
-            limits.append(int(first) / int(second))
-    return min(limits, default=None)
-
-
-def _memory_bytes(root: Path) -> int:
-    lines = kernel_text(root / "proc/meminfo").splitlines()
-    limits = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal:")]
-    for group in control_groups(root, "memory"):
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            limit = kernel_text(group / name)
-            if limit.isdigit():
-                limits.append(int(limit))
-    return min(limits, default=0)
+    return NodeCapacity(max(1, int(granted_cores(root))), granted_memory(root), _gpus(root))
 
 
 def _gpus(root: Path) -> tuple[str, ...]:
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    chosen = chosen_gpus()
     if chosen is not None:
-        return tuple(gpu.strip() for gpu in chosen.split(",") if gpu.strip() and gpu.strip() != "-1")
+        return tuple(chosen)
     try:
         count = len(list((root / "proc/driver/nvidia/gpus").iterdir()))
     except OSError:

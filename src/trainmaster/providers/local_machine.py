@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import subprocess
 from dataclasses import replace
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from trainmaster.providers.offer import Offer, site_offer
-from trainmaster.spec.processes import control_groups, kernel_text
+from trainmaster.spec.processes import chosen_gpus, granted_cores, granted_memory
 
 _NVIDIA_SMI_TIMEOUT_S: Final = 10.0
 _MIB: Final = 1 << 20
@@ -28,9 +27,9 @@ def local_offer(today: date, root: Path = Path("/")) -> Offer:
     """
     model, count, gpu_memory_bytes = _gpus()
     nic_gbps = _nic_gbps(root)
-    memory_bytes = _memory_bytes(root, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    cores, memory_bytes = granted_cores(root), granted_memory(root)
     name = platform.node() or "this machine"
-    found = site_offer("local", name, _cores(root), memory_bytes, today, "measured", gpu=model, gpus=count)
+    found = site_offer("local", name, cores, memory_bytes, today, "measured", gpu=model, gpus=count)
     return replace(
         found,
         accelerator_memory_bytes=gpu_memory_bytes,
@@ -38,22 +37,6 @@ def local_offer(today: date, root: Path = Path("/")) -> Offer:
         nic_burst_gbps=nic_gbps,
         arch={"amd64": "x86_64", "aarch64": "arm64"}.get(platform.machine().lower(), platform.machine()),
     )
-
-
-def _cores(root: Path) -> float:
-    cores = float(len(os.sched_getaffinity(0)))
-    quota, _, period = kernel_text(root / "sys/fs/cgroup/cpu.max").partition(" ")
-    if quota.isdigit() and period.isdigit() and int(period):
-        return min(cores, int(quota) / int(period)) or cores
-    return cores
-
-
-def _memory_bytes(root: Path, whole: int) -> int:
-    """What our control group and those above it leave of it."""
-    groups = [root / "sys/fs/cgroup", *control_groups(root, "memory")]
-    files = [group / name for group in groups for name in ("memory.max", "memory.limit_in_bytes")]
-    limits = [int(limit) for file in files if (limit := kernel_text(file)).isdigit()]
-    return min([whole, *(limit for limit in limits if limit)])
 
 
 def _nic_gbps(root: Path) -> float | None:
@@ -72,7 +55,8 @@ def _nic_gbps(root: Path) -> float | None:
 
 def _gpus() -> tuple[str, int, int | None]:
     """Model, number and memory of the GPUs; of different ones, those of the first kind."""
-    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+    chosen = chosen_gpus()
+    if chosen == []:
         return "", 0, None
     query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
     try:
@@ -81,7 +65,10 @@ def _gpus() -> tuple[str, int, int | None]:
         )
     except (OSError, subprocess.TimeoutExpired):
         return "", 0, None
-    return parse_gpus(answer.stdout) if not answer.returncode else ("", 0, None)
+    if answer.returncode:
+        return "", 0, None
+    model, count, memory_bytes = parse_gpus(answer.stdout)
+    return model, count if chosen is None else min(count, len(chosen)), memory_bytes
 
 
 def parse_gpus(listing: str) -> tuple[str, int, int | None]:

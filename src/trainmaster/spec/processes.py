@@ -190,15 +190,46 @@ def kernel_text(path: Path) -> str:
         return ""
 
 
-def control_groups(root: Path, controller: str) -> list[Path]:
-    """Our control group for a controller and all above it, in versions 1 and 2, as far as we see them.
+def granted_cores(root: Path) -> float:
+    """Cores that this process may run on, by its affinity and the quotas of its control groups.
 
     Args:
         root: where ``proc`` and ``sys`` are (tests make their own).
-        controller: such as ``memory``.
     """
+    cores = [float(len(os.sched_getaffinity(0)))]
+    for group in _control_groups(root, "cpu"):
+        first, _, second = kernel_text(group / "cpu.max").partition(" ")
+        of_version_1 = kernel_text(group / "cpu.cfs_quota_us"), kernel_text(group / "cpu.cfs_period_us")
+        for quota, period in ((first, second), of_version_1):
+            if quota.isdigit() and period.isdigit() and int(quota) and int(period):
+                cores.append(int(quota) / int(period))
+    return min(cores)
+
+
+def granted_memory(root: Path) -> int:
+    """Bytes of main memory that the control groups of this process leave of its machine's.
+
+    Args:
+        root: where ``proc`` and ``sys`` are (tests make their own).
+    """
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for group in _control_groups(root, "memory"):
+        found = [kernel_text(group / name) for name in ("memory.max", "memory.limit_in_bytes")]
+        limits += [int(limit) for limit in found if limit.isdigit() and int(limit)]
+    return min(limits)
+
+
+def chosen_gpus() -> list[str] | None:
+    """Those that ``CUDA_VISIBLE_DEVICES`` names, by whom it is set; None without it: all."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    named = None if chosen is None else [gpu.strip() for gpu in chosen.split(",")]
+    return named and [gpu for gpu in named if gpu not in ("", "-1")]
+
+
+def _control_groups(root: Path, controller: str) -> list[Path]:
+    """Our control group for a controller and all above it, in versions 1 and 2, as far as we see them."""
     mount = root / "sys/fs/cgroup"
-    groups = []
+    groups = [mount]
     lines: list[str] = []
     with suppress(OSError):
         lines = (root / "proc/self/cgroup").read_text().splitlines()

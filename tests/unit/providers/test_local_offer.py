@@ -76,6 +76,8 @@ def test_gpus(nvidia_smi, monkeypatch):
     offer = local_offer(TODAY)
     assert (offer.accelerator, offer.accelerators) == ("Tesla T4", 2)
     assert offer.accelerator_memory_bytes == 15 << 30
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert local_offer(TODAY).accelerators == 1
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert local_offer(TODAY).accelerators == 0
 
@@ -88,16 +90,25 @@ def test_a_driver_that_does_not_answer(nvidia_smi):
 @pytest.mark.parametrize(
     ("groups", "limits"),
     [
-        ("0::/a/b\n", {"a/memory.max": "1000000", "a/b/memory.max": "max"}),
-        ("4:cpuset,memory:/x\n0::/\n", {"memory/x/memory.limit_in_bytes": "1000000"}),
+        ("0::/a/b\n", {"a/memory.max": "1000000", "a/b/memory.max": "max", "a/cpu.max": "50000 100000"}),
+        (
+            "4:cpuset,memory:/x\n5:cpu:/x\n0::/\n",
+            {
+                "memory/x/memory.limit_in_bytes": "1000000",
+                "cpu/x/cpu.cfs_quota_us": "50000",
+                "cpu/cpu.cfs_quota_us": "-1",
+                "cpu/x/cpu.cfs_period_us": "100000",
+            },
+        ),
     ],
     ids=["version 2, above ours", "version 1"],
 )
-def test_its_memory_is_what_its_control_groups_leave(tmp_path, groups, limits):
+def test_it_has_what_its_control_groups_leave(tmp_path, groups, limits):
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text(groups)
     for name, limit in limits.items():
         path = tmp_path / "sys/fs/cgroup" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{limit}\n")
-    assert local_offer(TODAY, tmp_path).memory_bytes == 1_000_000
+    offer = local_offer(TODAY, tmp_path)
+    assert (offer.memory_bytes, offer.vcpus) == (1_000_000, 0.5)
