@@ -198,7 +198,7 @@ def estimated(
             for n, e in phases_of(service, recipe, {}, snapshot).items()
         },
         dict(known.curves),
-        plays=dict(known.plays),
+        earlier_trials=dict(known.earlier_trials),
     )
     spans = next(iter(found.training.values())).items()
     return found.time_s.as_dict(), {n: dict(zip(("p5", "p50", "p95"), s, strict=True)) for n, s in spans}

@@ -168,12 +168,14 @@ def timings(case: Case) -> tuple[Candidates, dict[str, Timing]]:
         )
         known = workload_of(read_recipe(path).experiments["main"], 0, at_once=case.at_once)
     one = replace(
-        workload(most=1, tasks=case.trials, hardware=Hardware()), trained=known.trained, plays=known.plays
+        workload(most=1, tasks=case.trials, hardware=Hardware()),
+        trained=known.trained,
+        simulated_shares=known.simulated_shares,
     )
     one.lengths[1] = Length(STEPS, 1, 256)
-    share = statistics.mean(map(statistics.mean, known.plays)) if known.plays else 1.0
+    share = statistics.mean(map(statistics.mean, known.simulated_shares)) if known.simulated_shares else 1.0
     doubts = [math.exp(SPREAD * statistics.NormalDist().inv_cdf((i + 0.5) / 33)) for i in range(33)]
-    simple = replace(one, trained=lambda *_: [min(share * each, 1.0) for each in doubts], plays=())
+    simple = replace(one, trained=lambda *_: [min(share * each, 1.0) for each in doubts], simulated_shares=())
     market = own_machine(case.at_once)
     machines = Machines.of(market.catalogue.columns(), np.full(1, float(case.at_once)))
     exact = {"step_spread": 0.03, "warmup_s": 0.0, "rare_share": 0.0, "pause_s": 0.0}

@@ -76,7 +76,7 @@ def pruned(total, *plays):
     """A sweep of so many tasks of which a pruner lets those live that these plays say, two at once."""
     timing, one = on_own_machine([measured(1, 256, offer="local", tail_s=0.5)], steps=1000, tasks=total)
     share = float(np.mean(plays))
-    work = replace(timing.workload, trained=lambda *_: [share], plays=plays)
+    work = replace(timing.workload, trained=lambda *_: [share], simulated_shares=plays)
     return replace(timing, workload=work), one, middle(timing.training_s(one))
 
 

@@ -78,9 +78,9 @@ class Workload:
         once: phases that are no training, in their order.
         trained: what share of its steps a pruner lets so many tasks make, of which so many run side by side,
             as shares that are equally likely; None: all of them.
-        plays: by play of that pruner, the share of each task in the order in which they begin, with as many
-            side by side as there are, or usually are; see `shares_by_order`. Empty where it ends none, or
-            cannot be played.
+        simulated_shares: by play of that pruner, the share of each task in the order in which they begin,
+            with as many side by side as there are, or usually are; see `shares_by_order`. Empty where it ends
+            none, or cannot be played.
         prepared_in: provider and region of images from which machines start with ``setup`` and ``container``.
         is_warm: its machines are there, an earlier run has kept them. stays: they are kept afterwards.
         adapts: another machine may take the place of one that becomes slow.
@@ -107,7 +107,7 @@ class Workload:
     latency_ms: float | None = None
     once: tuple[PhaseHistory, ...] = ()
     trained: Callable[[int, int], Sequence[float]] | None = None
-    plays: tuple[tuple[float, ...], ...] = ()
+    simulated_shares: tuple[tuple[float, ...], ...] = ()
     prepared_in: frozenset[tuple[str, str]] = frozenset()
     is_warm: bool = False
     stays: bool = False

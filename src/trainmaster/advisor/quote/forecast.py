@@ -224,7 +224,7 @@ def _under_way(
     """
     training = _copies(timing.training_s(one))
     once, training = _copies(timing.task_s(one)) - training, training * slower
-    sizes = () if len(timing.workload.plays) else timing.sizes.factors
+    sizes = () if len(timing.workload.simulated_shares) else timing.sizes.factors
     alike = training / _copies(np.asarray(timing.sizes.over(one.at_once))) if len(sizes) else training
 
     def of(number: int) -> Floats:
@@ -233,8 +233,8 @@ def _under_way(
     has_steps = timing.knowledge.model is not None
     tail = _copies(timing.tail_s())
     trained = _copies(timing.trained(one))
-    order = _Order(np.array(timing.workload.plays), timing.workload.tasks)
-    is_played = bool(order.plays.size) and timing.workload.target is None
+    order = _Order(np.array(timing.workload.simulated_shares), timing.workload.tasks)
+    is_played = bool(order.shares.size) and timing.workload.target is None
     begun = []
     for each in doing.running:
         share = order.share(int(order.places([each.number])[0]), trained, each.share or 0.0)
@@ -244,7 +244,7 @@ def _under_way(
         begun.append(_left(once + mine, mine, whole, tail, each, has_steps, trained, ends))
     if len(sizes):
         return begun, np.array([once + of(number) for number in waiting]), np.arange(len(waiting))
-    many = order.plays.shape[1] if order.plays.size else 1
+    many = order.shares.shape[1] if order.shares.size else 1
     takes = [once + training / trained * order.share(place, trained) for place in range(many)]
     return begun, np.array(takes), order.places(waiting)
 
@@ -392,10 +392,10 @@ class _Order:
     """What a pruner lets tasks make, by the order in which they begin: the first ones go furthest.
 
     Attributes:
-        plays: as `Workload.plays`. tasks: how many there are.
+        shares: as `Workload.simulated_shares`. tasks: how many there are.
     """
 
-    plays: Floats
+    shares: Floats
     tasks: int
 
     def share(self, place: int, trained: Floats, made: float = 0.0) -> Floats:
@@ -406,18 +406,18 @@ class _Order:
             trained: (DRAWS,) what all make on average, where there are no plays.
             made: what it has made: plays that let it make no more are replaced by others, if there are any.
         """
-        if not self.plays.size:
+        if not self.shares.size:
             return trained
-        rng, every = np.random.default_rng(8), self.plays[:, place]
+        rng, every = np.random.default_rng(8), self.shares[:, place]
         shares, longer = rng.choice(every, len(trained)), every[every > made]
         return np.where(shares > made, shares, rng.choice(longer, len(trained))) if longer.size else shares
 
     def places(self, numbers: Sequence[int]) -> NDArray[np.int_]:
         """Of tasks in the plays: where these have fewer, only the later half stands for several each."""
         each = np.array(numbers, dtype=int)
-        if not self.plays.size:
+        if not self.shares.size:
             return np.zeros_like(each)
-        here = self.plays.shape[1]
+        here = self.shares.shape[1]
         first = here // 2
         late = first + (each - first) * (here - first) // max(self.tasks - first, 1)
         return np.minimum(np.where((each < first) | (self.tasks <= here), each, late), here - 1)

@@ -33,7 +33,7 @@ from trainmaster.db.registry_rows import AliasMovedError, ModelInUseError
 from trainmaster.db.workflow_starts import StartTakenError
 from trainmaster.objects.errors import FullStoreError
 from trainmaster.service.apps.app_hosts import AppHosts
-from trainmaster.service.driving.drivers import AwayLooks, Drivers
+from trainmaster.service.driving.drivers import Drivers, RunMonitor
 from trainmaster.service.driving.submissions import KeyUsedError, Submissions
 from trainmaster.service.notifications.webhooks import Webhooks
 from trainmaster.service.places.answers import PlaceAnswers
@@ -223,9 +223,9 @@ class ServerState:
         return Assistants(self.own)
 
     @cached_property
-    def away(self) -> AwayLooks:
+    def away(self) -> RunMonitor:
         """Brings on what machines of their own drive."""
-        return AwayLooks(self.service, self.environ)
+        return RunMonitor(self.service, self.environ)
 
     @cached_property
     def app_hosts(self) -> AppHosts:

@@ -1,6 +1,6 @@
 """`Drivers`: sees to it that processes are there that drive what was sent to a server. They outlive it.
 
-`AwayLooks`: brings on the runs of its home that machines of their own drive.
+`RunMonitor`: brings on the runs of its home that machines of their own drive.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Drivers(ServerLoop):
         give_back(self._processes[number].pid)
 
 
-class AwayLooks(ServerLoop):
+class RunMonitor(ServerLoop):
     """Brings on the runs of a home that are away while a server shows it; goes on with one that is lost.
 
     Args:

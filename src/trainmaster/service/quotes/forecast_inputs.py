@@ -258,7 +258,7 @@ def forecast_inputs(
     beside: Mapping[str, Overhead] | None = None,
     curves: Mapping[str, Sequence[ObservedCurve]] | None = None,
     all_sizes: Mapping[str, Sequence[Measurement]] | None = None,
-    plays: Mapping[str, Sequence[EarlierTrials]] | None = None,
+    earlier_trials: Mapping[str, Sequence[EarlierTrials]] | None = None,
 ) -> Forecast:
     """What a whole run will take and cost.
 
@@ -274,7 +274,7 @@ def forecast_inputs(
         beside: what is no training, by experiment.
         curves: what earlier runs have reported of the metrics of targets, by experiment.
         all_sizes: of experiments whose gangs may change, what was measured with any number of workers.
-        plays: of sweeps, what each trial made in earlier runs of the very same one.
+        earlier_trials: of sweeps, what each trial made in earlier runs of the very same one.
 
     Raises:
         NotKnown: too little was measured.
@@ -307,8 +307,8 @@ def forecast_inputs(
         room = capacity.slots if rented is None else rented.slots(name)
         at_once = tasks_here(experiment, capacity) if rented is None else rented.at_once(experiment)
         seen = (curves or {}).get(name, ())
-        ends = (plays or {}).get(name, ())
-        workload = workload_of(experiment, recipe.seed, at_once=at_once, curves=seen, plays=ends)
+        ends = (earlier_trials or {}).get(name, ())
+        workload = workload_of(experiment, recipe.seed, at_once=at_once, curves=seen, earlier_trials=ends)
         how_far = _with_ends(experiment, how_far, workload.target)
         if done := begun_at(experiment, measured[name][0] or measured[name][1]):
             steps = workload.lengths[min(workload.lengths)].steps

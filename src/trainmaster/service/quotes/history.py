@@ -66,7 +66,7 @@ class History:
         similar: of other versions of it: most lines of their code are the same, and files of the command,
             launcher, strategy and device are. `Measurement.step_spread` says how far that is right.
         team: whose measurements they are; None for the owner's.
-        plays: of a sweep, what each trial made in earlier runs of it; see `trials_of_earlier_runs`.
+        earlier_trials: of a sweep, what each trial made in earlier runs of it; see `trials_of_earlier_runs`.
         has_lent_length: the very same was never seen to its end, and is as long as another version was.
     """
 
@@ -74,7 +74,7 @@ class History:
     same: list[Measurement] = field(default_factory=list)
     similar: list[Measurement] = field(default_factory=list)
     team: str | None = None
-    plays: tuple[EarlierTrials, ...] = ()
+    earlier_trials: tuple[EarlierTrials, ...] = ()
     has_lent_length: bool = False
 
 
@@ -142,17 +142,17 @@ def histories(
             wholes = [as_long(each, key.numbers, lengths) for _, each in kin]
             lent = with_length(same, wholes, borrowing_spread(kin, lengths))
         has_lent = lent != same
-        plays: tuple[EarlierTrials, ...] = ()
+        trials: tuple[EarlierTrials, ...] = ()
         if experiment.search is not None and experiment.search.pruner is not None:
             from trainmaster.service.quotes.earlier_trials import trials_of_earlier_runs
 
-            plays = trials_of_earlier_runs(database, recipe, name, (row["run_id"] for row in rows))
+            trials = trials_of_earlier_runs(database, recipe, name, (row["run_id"] for row in rows))
         kin_now = borrowed(key.numbers, kin, lengths)
         if not key.may_save:
             lent, kin_now = ([replace(each, saves_every_s=0.0) for each in some] for some in (lent, kin_now))
         else:  # another version that saved nothing says nothing of this one
             kin_now = [replace(each, saves_every_s=each.saves_every_s or None) for each in kin_now]
-        found[name] = History(key, lent, kin_now, team, plays, has_lent)
+        found[name] = History(key, lent, kin_now, team, trials, has_lent)
     return found
 
 

@@ -171,7 +171,7 @@ class JobKnowledge:
 
     Attributes:
         notes: what a quote has to say of where this is from.
-        plays: by experiment that was asked for, see `History`.
+        earlier_trials: by experiment that was asked for, see `History`.
         has_measured: whether something was measured.
         fingerprints: exact ones by experiment, as far as it was asked for.
     """
@@ -189,7 +189,7 @@ class JobKnowledge:
         self._profiler: Profiler | None = None
         self.notes: list[str] = []
         self.has_measured = False
-        self.plays: dict[str, tuple[EarlierTrials, ...]] = {}
+        self.earlier_trials: dict[str, tuple[EarlierTrials, ...]] = {}
         self.fingerprints: dict[str, str] = {}
         self._lent: set[str] = set()
 
@@ -220,7 +220,7 @@ class JobKnowledge:
             for name in wanted
             if name in histories
         }
-        self.plays |= {name: histories[name].plays for name in found}
+        self.earlier_trials |= {name: histories[name].earlier_trials for name in found}
         return {name: known for name, known in found.items() if known is not None}
 
     def _of_history(

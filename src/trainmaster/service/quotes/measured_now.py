@@ -29,7 +29,7 @@ class MeasuredNow:
     """What was measured, by experiment: earlier, and in this run until now.
 
     Attributes:
-        same, similar, plays: see `History`. live: of this run, by task. curves: of earlier runs.
+        same, similar, earlier_trials: see `History`. live: of this run, by task. curves: of earlier runs.
         lines: of the code of this run. lent: experiments whose length is that of another version.
     """
 
@@ -37,7 +37,7 @@ class MeasuredNow:
     similar: dict[str, list[Measurement]] = field(default_factory=dict)
     live: dict[str, dict[int, Measurement]] = field(default_factory=dict)
     curves: dict[str, tuple[ObservedCurve, ...]] = field(default_factory=dict)
-    plays: dict[str, tuple[EarlierTrials, ...]] = field(default_factory=dict)
+    earlier_trials: dict[str, tuple[EarlierTrials, ...]] = field(default_factory=dict)
     lines: dict[str, tuple[int, ...]] = field(default_factory=dict)
     lent: set[str] = field(default_factory=set)
 
@@ -48,7 +48,7 @@ class MeasuredNow:
         from trainmaster.advisor.model.knowledge import curves_of
 
         self.curves[name] = curves_of(history.same, history.similar)
-        self.plays[name] = history.plays
+        self.earlier_trials[name] = history.earlier_trials
         self.lines[name] = history.fingerprint.lines
         self.lent |= {name} if history.has_lent_length else set()
 

@@ -462,7 +462,9 @@ class Quoter:
         from trainmaster.advisor.quote.quoting import Subject
 
         experiment = recipe.experiments[name]
-        workload = quoted_workload(recipe, experiment, options, known.curves, self._jobs.plays.get(name, ()))
+        workload = quoted_workload(
+            recipe, experiment, options, known.curves, self._jobs.earlier_trials.get(name, ())
+        )
         workload = workload.begun(begun_at(experiment, known.seen))
         if known.model is not None and not workload.has_length:
             known = known.as_whole_tasks() or known  # see `why_no_length`

@@ -336,7 +336,7 @@ class QuoteTracker:
             for name, experiment in run_state.experiments.items()
         }
         known = {name: self._known.of(name) for name in run_state.experiments}
-        curves, plays = dict(self._known.curves), dict(self._known.plays)
+        curves, earlier_trials = dict(self._known.curves), dict(self._known.earlier_trials)
         recipe = self._recipe
         all_sizes = {name: self._known.of_all_sizes(name) for name in self._resizable}
         elapsed = self._elapsed(now) - run_state.queue_wait.waited_s(now)
@@ -354,7 +354,7 @@ class QuoteTracker:
             try:
                 found = inputs.forecast_inputs(
                     recipe, now, elapsed, doing, known, devices, self._capacity, rented, beside, curves,
-                    all_sizes, plays,
+                    all_sizes, earlier_trials,
                 )  # fmt: skip
             except inputs.NotKnown:
                 return None

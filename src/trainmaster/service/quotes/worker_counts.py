@@ -37,7 +37,7 @@ def workload_of(
     max_workers: int | None = None,
     at_once: int = _AT_ONCE,
     curves: Sequence[ObservedCurve] = (),
-    plays: Sequence[EarlierTrials] = (),
+    earlier_trials: Sequence[EarlierTrials] = (),
 ) -> Workload:
     """What an experiment has to do, and how much of it its target and its pruner leave to do.
 
@@ -47,7 +47,7 @@ def workload_of(
         max_workers: workers of one task at most, from the command line.
         at_once: tasks that run side by side.
         curves: what was seen of the metric of its target.
-        plays: what each trial of this sweep made in earlier runs; see `trials_of_earlier_runs`.
+        earlier_trials: what each trial of this sweep made in earlier runs; see `trials_of_earlier_runs`.
 
     Raises:
         UsageError: no number of workers can share the global batch evenly.
@@ -61,10 +61,10 @@ def workload_of(
     pruner = make_pruner(experiment.search)
     if pruner is None:
         return found
-    sweep = PrunedSweep(pruner, steps, experiment.search.chooses_later, tuple(plays))
-    played = sweep.plays(found.tasks, at_once)
+    sweep = PrunedSweep(pruner, steps, experiment.search.chooses_later, tuple(earlier_trials))
+    played = sweep.simulated_shares(found.tasks, at_once)
     is_pruned = any(min(play) < 1 for play in played)
-    return replace(found, trained=sweep.trained, plays=played if is_pruned else ())
+    return replace(found, trained=sweep.trained, simulated_shares=played if is_pruned else ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class PrunedSweep:
     learns: bool
     seen: tuple[EarlierTrials, ...] = ()
 
-    def plays(self, tasks: int, at_once: int) -> tuple[tuple[float, ...], ...]:
+    def simulated_shares(self, tasks: int, at_once: int) -> tuple[tuple[float, ...], ...]:
         """By play the share of each task; with what was seen of as many at once. See `shares_by_order`."""
         from trainmaster.sweeps.pruner import shares_by_order, with_seen
 
@@ -99,18 +99,18 @@ class PrunedSweep:
         at_once = min(at_once, tasks)
         seen = self._seen(tasks, at_once)
         nearly = at_once if seen or at_once == tasks else 1 << (at_once.bit_length() - 1)
-        all_plays, later = self.plays(tasks, nearly), self.pruner.usual_share
+        all_shares, later = self.simulated_shares(tasks, nearly), self.pruner.usual_share
         if later is None:
-            return tuple(trained_by_turns(play, tasks, at_once) for play in all_plays)
-        if not all_plays:  # the first ones have nothing to be compared with
-            all_plays = ((1.0,) * at_once + (later,) * (tasks - at_once),)
+            return tuple(trained_by_turns(play, tasks, at_once) for play in all_shares)
+        if not all_shares:  # the first ones have nothing to be compared with
+            all_shares = ((1.0,) * at_once + (later,) * (tasks - at_once),)
         spread = _PRUNED_SPREAD / (1 + len(seen))
         doubts = [exp(spread * NormalDist().inv_cdf((i + 0.5) / _DOUBTS)) for i in range(_DOUBTS)]
 
         def doubted(play: Sequence[float], doubt: float) -> tuple[float, ...]:
             return tuple(share if share == 1 else min(share * doubt, 1.0) for share in play)
 
-        both = product(all_plays, doubts)
+        both = product(all_shares, doubts)
         return tuple(trained_by_turns(doubted(play, doubt), tasks, at_once) for play, doubt in both)
 
     def _seen(self, tasks: int, at_once: int) -> list[tuple[float, ...]]:
@@ -199,7 +199,7 @@ def quoted_workload(
     experiment: Experiment,
     options: QuoteOptions,
     curves: Sequence[ObservedCurve] = (),
-    plays: Sequence[EarlierTrials] = (),
+    earlier_trials: Sequence[EarlierTrials] = (),
 ) -> Workload:
     """The same, as quotes are made for it: of one of several places, with the latency of its machines.
 
@@ -208,16 +208,18 @@ def quoted_workload(
         experiment: one of it.
         options: of the quote.
         curves: see `workload_of`.
-        plays: see `workload_of`.
+        earlier_trials: see `workload_of`.
 
     Raises:
         UsageError: see `workload_of`.
     """
-    found = workload_of(experiment, recipe.seed, options.max_workers, curves=curves, plays=plays)
+    found = workload_of(
+        experiment, recipe.seed, options.max_workers, curves=curves, earlier_trials=earlier_trials
+    )
     if (share := options.shares.get(experiment.name)) is not None:
         tasks = found.tasks if share.tasks is None else share.tasks
-        played = found.plays if tasks == found.tasks else ()
-        found = replace(found, machines=share.machines, tasks=tasks, plays=played)
+        played = found.simulated_shares if tasks == found.tasks else ()
+        found = replace(found, machines=share.machines, tasks=tasks, simulated_shares=played)
     found = replace(found, stays=options.keep_s > 0)
     return found if options.latency_ms is None else replace(found, latency_ms=options.latency_ms)
 

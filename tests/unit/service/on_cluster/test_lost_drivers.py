@@ -19,7 +19,7 @@ from trainmaster.db import RunChange, run_transfer
 from trainmaster.db import database as db_module
 from trainmaster.service import Service
 from trainmaster.service.driving import background, provider_connection
-from trainmaster.service.driving.drivers import AwayLooks
+from trainmaster.service.driving.drivers import RunMonitor
 from trainmaster.service.driving.driving import Driving
 from trainmaster.service.on_cluster import away as away_module
 from trainmaster.service.on_cluster.away import AwayRuns
@@ -109,7 +109,7 @@ def test_a_server_tries_again_by_itself_to_go_on_with_one_that_is_lost_and_says_
     monkeypatch.setattr(provider_connection, "check_provider", check)
     monkeypatch.setattr(background, "_start", lambda _, run, *__: started.append(run))
     monkeypatch.setattr(DriverStore, "now", lambda _: time.time() + 2 * LOST_S)
-    looks = AwayLooks(scene.home, scene.environ)
+    looks = RunMonitor(scene.home, scene.environ)
 
     def goes_on():
         looks.turn()
@@ -135,7 +135,7 @@ def test_it_is_tried_again_less_often_each_time(scene, monkeypatch):
 
 def test_a_server_looks_at_all_others_while_the_store_of_one_stalls(scene, monkeypatch):
     monkeypatch.setattr(run_transfer, "runs_away", lambda *_: ["stalls", "fails", "other"])
-    looks, goes_on, looked = AwayLooks(scene.home, scene.environ), threading.Event(), []
+    looks, goes_on, looked = RunMonitor(scene.home, scene.environ), threading.Event(), []
 
     def look(run):
         looked.append(run)

@@ -70,11 +70,13 @@ def test_the_very_same_sweep_that_succeeded_counts(sweep, past):
 
 def test_what_was_seen_of_a_sweep_outweighs_play_the_more_the_oftener(sweep):
     alone, once, often = (
-        workload_of(sweep().experiments["main"], 0, plays=[EarlierTrials((1.0, 1.0, 1.0, 1.0), 2)] * n)
+        workload_of(
+            sweep().experiments["main"], 0, earlier_trials=[EarlierTrials((1.0, 1.0, 1.0, 1.0), 2)] * n
+        )
         for n in (0, 1, 4)
     )
     assert mean(alone.trained(4, 2)) < mean(once.trained(4, 2)) < mean(often.trained(4, 2))
     assert mean(often.trained(4, 2)) == pytest.approx(1.0, abs=0.05)
     assert often.trained(4, 1) == alone.trained(4, 1), "one after the other more of them are compared"
-    whole = sum(play == (1.0, 1.0, 1.0, 1.0) for play in often.plays)
-    assert whole / len(often.plays) > 0.9
+    whole = sum(play == (1.0, 1.0, 1.0, 1.0) for play in often.simulated_shares)
+    assert whole / len(often.simulated_shares) > 0.9

@@ -30,8 +30,10 @@ def test_a_sweep_counts_what_its_pruner_leaves(tmp_path, keys, is_pruned):
     path.write_text(json.dumps({"name": "job", "experiments": {"main": sweep}}))
     found = workload_of(read_recipe(path).experiments["main"], 0)
     assert (found.trained is not None and mean(found.trained(4, 2)) < 1) == is_pruned
-    assert all(play[:2] == (1.0, 1.0) for play in found.plays), "two begin together, and nobody judges them"
-    assert bool(found.plays) == is_pruned
+    assert all(play[:2] == (1.0, 1.0) for play in found.simulated_shares), (
+        "two begin together, and nobody judges them"
+    )
+    assert bool(found.simulated_shares) == is_pruned
 
 
 def test_where_a_sampler_learns_fewer_of_its_trials_are_ended(tmp_path):
@@ -76,7 +78,7 @@ def test_what_was_seen_of_a_pruner_that_cannot_be_played_leaves_a_doubt(tmp_path
     (path := tmp_path / "recipe.yaml").write_text(json.dumps({"name": "job", "experiments": {"main": sweep}}))
     experiment = read_recipe(path).experiments["main"]
     seen = EarlierTrials((1.0, 1.0, 0.2, 0.1), 2)
-    unseen, once = (workload_of(experiment, 0, plays=[seen] * n).trained(4, 2) for n in (0, 1))
+    unseen, once = (workload_of(experiment, 0, earlier_trials=[seen] * n).trained(4, 2) for n in (0, 1))
     assert pstdev(map(log, unseen)) > pstdev(map(log, once)) > 0.01
 
 
