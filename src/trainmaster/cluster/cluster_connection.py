@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from trainmaster.control.task.layout import experiment_of
 from trainmaster.executors.base import GangRequest, GangStatus, MemberStatus, OneClusterExecutor, Phase
 from trainmaster.executors.gangs.silence import MUTE_S
 from trainmaster.spec.errors import ExecutorError, LeaseLostError, OtherVersionError, TrainmasterError
@@ -177,7 +178,7 @@ class ClusterConnection:
     def waits(self) -> list[str]:
         """New reasons why gangs wait for room."""
         told = {} if self.executor is None else self.executor.waits()
-        now = {(attempt.split("/")[1], why) for attempt, why in told.items()}
+        now = {(experiment_of(attempt), why) for attempt, why in told.items()}
         new, self._told_waits = now - self._told_waits, now
         return [f"{experiment} waits for room: {why}" for experiment, why in sorted(new)]
 
@@ -385,7 +386,7 @@ class ClusterConnection:
             times += list(leaving.values()) if is_queued else []
             if times and attempt not in self._drained:
                 left_s = min(times) - self._clock() - _MARGIN_S
-                most_s = self.services.get(_experiment(attempt))
+                most_s = self.services.get(experiment_of(attempt))
                 if most_s is not None and left_s > most_s and not is_queued:
                     continue  # it gets no more requests first
                 self._drained.add(attempt)
@@ -398,7 +399,7 @@ class ClusterConnection:
         """Replicas get machines of their own if these come soon, and others answer meanwhile."""
         sent = self.sent.values()
         others = any(m.started_at and m.ended_at is None for status in sent for m in status.members)
-        are_replicas = all(_experiment(attempt) in self.services for attempt in self.waiting)
+        are_replicas = all(experiment_of(attempt) in self.services for attempt in self.waiting)
         if not (self.waiting and are_replicas and others and self.loop.awaits):
             self._held_since = None
             return False
@@ -422,7 +423,7 @@ class ClusterConnection:
         if not times:
             return None
         left_s = min(times) - self._clock() - _MARGIN_S
-        return 0.0 if left_s == math.inf else left_s - self.services.get(_experiment(attempt), _GRACE_S)
+        return 0.0 if left_s == math.inf else left_s - self.services.get(experiment_of(attempt), _GRACE_S)
 
     def _leaving(self) -> dict[str, float] | None:
         """When nodes are taken back, by address; None if there is nothing to announce."""
@@ -443,7 +444,3 @@ def hang_up(executor: OneClusterExecutor) -> None:
         executor.close()
     except TrainmasterError as error:
         log.info("closed badly: %s", error)
-
-
-def _experiment(attempt: str) -> str:
-    return attempt.split("/")[1]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from trainmaster.control.decide.budget import SOON_S, Meter
 from trainmaster.control.loop.run_state import ExperimentState
+from trainmaster.control.task.layout import experiment_of
 from trainmaster.executors.base import GangRequest, GangStatus, Phase
 from trainmaster.spec.errors import LeaseLostError, TrainmasterError, UsageError, one_line
 
@@ -74,7 +75,7 @@ class TaskSpread:
     def take(self, gang: GangRequest) -> bool:
         """Have a gang wait here for room in any of its places; False of what has one place only."""
         order = self._order(gang.attempt)
-        self._latest[_experiment(gang.attempt)] = gang
+        self._latest[experiment_of(gang.attempt)] = gang
         if len(order) == 1 or gang.attempt in self._chosen:
             return False
         for connection in order:
@@ -230,12 +231,12 @@ class TaskSpread:
         there = {
             int(attempt.split("/")[2])
             for attempt, place in self._chosen.items()
-            if place is not connection and _experiment(attempt) == experiment.name and _runs(attempt, place)
+            if place is not connection and experiment_of(attempt) == experiment.name and _runs(attempt, place)
         }
         return bool(experiment.live) and set(experiment.live) <= there
 
     def _order(self, attempt: str) -> Order:
-        return self.places[_experiment(attempt)]
+        return self.places[experiment_of(attempt)]
 
     def _place(self, gang: GangRequest) -> ClusterConnection | None:
         """The first with machines that nothing is on, else the first with enough left of those in use."""
@@ -254,7 +255,7 @@ class TaskSpread:
         if there == 0:
             return 0
         here = [each for each, place in self._chosen.items() if place is connection and each in self._holds]
-        held = [self._holds[each] or self._latest.get(_experiment(each)) for each in here]
+        held = [self._holds[each] or self._latest.get(experiment_of(each)) for each in here]
         if not held and not ever:
             return 2
         nodes = sum(1 if each is None else _nodes_of(each, connection) for each in held)
@@ -266,10 +267,6 @@ class TaskSpread:
         if not has_slots or not has_gpus or wanted > there:
             return 0
         return 2 if nodes + wanted <= there else 1
-
-
-def _experiment(attempt: str) -> str:
-    return attempt.split("/")[1]
 
 
 def _runs(attempt: str, connection: ClusterConnection) -> bool:

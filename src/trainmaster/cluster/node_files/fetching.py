@@ -62,7 +62,6 @@ def fetch(
     *,
     base: Sequence[TreeEntry] = (),
     limit_bytes: int | None = None,
-    freeze_bytes: int = FREEZE_BYTES,
 ) -> bool:
     """Make a directory here what several on nodes are together.
 
@@ -76,7 +75,6 @@ def fetch(
         target: here.
         base: what lay in all of them at first; see `merge_trees`.
         limit_bytes: most bytes to send.
-        freeze_bytes: from so many on they are frozen.
 
     Returns:
         False if something changed meanwhile.
@@ -85,7 +83,7 @@ def fetch(
         CommandError: something cannot be read, or leads outside, or is too much, or there is no room for it.
     """
     with files.workers() as of:
-        for is_frozen_at in (freeze_bytes, 0):
+        for is_frozen_at in (FREEZE_BYTES, 0):
             is_whole = _fetch(of, sources, target, base, limit_bytes, is_frozen_at)
             if is_whole is not None:
                 return is_whole

@@ -15,7 +15,7 @@ import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_files.worker_client import OrderError
@@ -85,26 +85,21 @@ class NodeImages(BroughtImages):
     def _engine_file(self) -> str:
         return f"{self._paths.root}/{_ENGINE_FILE}"
 
-    def _order(self, context: TaskContext, name: str) -> dict[str, Any]:
-        return {
+    def _prepare(self, node: NodeAccess, context: TaskContext, name: str) -> tuple[ContainerImage, str]:
+        own = None if context.is_foreign else self._find_own(name)  # this machine's may be private
+        facts = node.result.facts
+        has_gpus = bool(facts and facts.gpus)  # that of a parameter server has none
+        order = {
             "root": self._paths.root,
             "run": context.run,
             "image": name,
             "code": self._paths.there(context.home.code_directory(context.run)),
-            "gpus": bool(context.experiment.hardware.gpu_count),
+            "gpus": bool(context.experiment.hardware.gpu_count) and has_gpus,
             "engine_file": self._engine_file,
-            "offered": "",
-            "is_own": False,
+            "offered": own[1].id if own else "",
+            "is_own": own is not None and own[1].is_own,
             "has_archive": False,
         }
-
-    def _prepare(self, node: NodeAccess, context: TaskContext, name: str) -> tuple[ContainerImage, str]:
-        own = None if context.is_foreign else self._find_own(name)  # this machine's may be private
-        order = self._order(context, name)
-        facts = node.result.facts
-        order["gpus"] = order["gpus"] and bool(facts and facts.gpus)  # that of a parameter server has none
-        if own is not None:
-            order |= {"offered": own[1].id, "is_own": own[1].is_own}
         try:
             with self._files.worker(node) as worker:
                 found = worker.image(order)

@@ -263,6 +263,15 @@ def attempt_id(run: str, experiment: str, task: int, attempt: int) -> str:
     return f"{run}/{experiment}/{task}/{attempt}"
 
 
+def experiment_of(attempt: str) -> str:
+    """The experiment of an attempt.
+
+    >>> experiment_of("digits-7f3a/train/0/1")
+    'train'
+    """
+    return attempt.split("/")[1]
+
+
 def _remove_if_empty(directory: Path) -> None:
     for path, _, _ in os.walk(directory, topdown=False):
         with contextlib.suppress(OSError):
