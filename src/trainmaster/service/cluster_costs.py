@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.advisor.market.phases import ClusterWait, machines_belief
@@ -36,6 +37,7 @@ class ClusterFacts:
         was_there: an earlier run had kept it. stays: this one will.
         contents: hashes of what that run has brought there; None: unknown.
         asked_at: Unix seconds since when its machines are waited for; None of one that is there, or to come.
+        driver_usd_per_hour: of its machine that drives the run, and stays until all of that is over; 0: none.
     """
 
     experiments: tuple[str, ...]
@@ -56,6 +58,7 @@ class ClusterFacts:
     stays: bool = False
     contents: frozenset[str] | None = None
     asked_at: float | None = None
+    driver_usd_per_hour: float = 0.0
 
     @property
     def is_billed(self) -> bool:
@@ -134,6 +137,7 @@ class RecordedClusterCosts:
         phases: what comes beside the training, by experiment.
         gave_back_s: what giving machines back took, by provider.
         spent: dollars until a moment, with clusters of earlier sessions; None: of the records.
+        own_cluster: id of the one that drives the run; or empty.
     """
 
     def __init__(
@@ -144,8 +148,9 @@ class RecordedClusterCosts:
         phases: Mapping[str, ExperimentPhases] | None = None,
         gave_back_s: Mapping[str, Sequence[float]] | None = None,
         spent: Callable[[float], float] | None = None,
+        own_cluster: str = "",
     ) -> None:
-        self.provider = provider
+        self.provider, self._own_cluster = provider, own_cluster
         self._spent = spent
         self.gave_back_s = gave_back_s or {}
         self._phases = phases or {}
@@ -170,7 +175,11 @@ class RecordedClusterCosts:
 
     def clusters(self) -> Sequence[ClusterFacts]:
         """See `ClusterCosts`."""
-        return [_facts(each, self._phases) for each in self._records()]
+        facts = [(each.id == self._own_cluster, _facts(each, self._phases)) for each in self._records()]
+        return [
+            replace(each, driver_usd_per_hour=each.usd_per_hour / max(each.machines, 1)) if is_own else each
+            for is_own, each in facts
+        ]
 
     def expected(self, cluster: ClusterFacts) -> Sequence[tuple[str, tuple[float, float, float]]]:
         """See `ClusterCosts`."""

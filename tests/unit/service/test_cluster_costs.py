@@ -175,6 +175,19 @@ def test_a_cluster_is_paid_from_its_first_experiment_to_its_last():
     assert given_back.p50 == pytest.approx(104, rel=0.05)
 
 
+def test_the_machine_that_drives_is_paid_to_the_end_of_the_run():
+    """`--on-cluster` with several clusters: it was told at the start, and in no quote."""
+    left, after = {"a": seconds(100), "b": seconds(1000)}, {"b": ["a"]}
+    drives = RentedPart(("a",), 7200.0, is_there=True, driver_usd_per_hour=3600.0)
+    parts = [drives, RentedPart(("b",), 0.0, is_there=True)]
+    _, both = forecast_rented(0.0, 0.0, left, after, parts, "lab")
+    assert both.p50 == pytest.approx(2 * 104 + 1000, rel=0.03)
+    _, rest = forecast_rented(0.0, 208.0, {"b": seconds(1000)}, {}, parts, "lab")
+    assert rest.p50 == pytest.approx(208 + 1004, rel=0.03), "also once its own work is done"
+    costs = RecordedClusterCosts("lab", lambda: [record(), record("next", 3, up=False)], own_cluster="r.main")
+    assert [each.driver_usd_per_hour for each in costs.clusters()] == [pytest.approx(PRICE / 2), 0.0]
+
+
 def test_what_has_no_room_on_its_cluster_beside_another_comes_after_it():
     left, one = {"a": seconds(100), "b": seconds(100)}, [RentedPart(("a", "b"), 3600.0, is_there=True)]
     for fills, least_s in ((0.5, 104), (0.75, 204)):

@@ -290,6 +290,7 @@ class RentedPart:
         stays: it is kept for the next run, and not given back.
         asked_s: seconds since its machines were asked for, where it is not there.
         is_billed: its machines are billed already, though they do not form it yet.
+        driver_usd_per_hour: of its machine that stays until the run's end, as it drives that.
     """
 
     experiments: tuple[str, ...]
@@ -303,6 +304,7 @@ class RentedPart:
     stays: bool = False
     asked_s: float = 0.0
     is_billed: bool = False
+    driver_usd_per_hour: float = 0.0
 
     def usd(self, seconds: Floats) -> Floats:
         """(DRAWS,) what so much more time costs.
@@ -378,9 +380,10 @@ def forecast_rented(
     cost = np.full(DRAWS, spent_usd)
     for part in parts:
         mine = [name for name in part.experiments if name in left]
+        until = np.max([ends[name] for name in mine], axis=0) if mine else np.zeros(DRAWS)
+        cost = cost + part.driver_usd_per_hour / 3600 * (rest - until + (0.0 if mine else ending))
         if not mine:
             continue
-        until = np.max([ends[name] for name in mine], axis=0)
         since = 0.0 if part.is_there else np.min([begins[name] for name in mine], axis=0)
         cost = cost + part.usd(until - since + ending)
     time_s = elapsed_s + rest + ending + giving_back

@@ -211,6 +211,7 @@ def rented_backend(
             phases,
             gave_back_s,
             executor.costs.spent_usd,
+            executor.own_cluster,
         )
         yield ExecutionBackend(
             executor=executor,

@@ -368,6 +368,7 @@ def forecast_inputs(
             each.stays,
             0.0 if each.asked_at is None else max(now - each.asked_at, 0.0),
             each.is_billed,
+            each.driver_usd_per_hour,
         )
         for each in rented.clusters
         if not each.is_over
