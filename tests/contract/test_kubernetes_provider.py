@@ -43,12 +43,12 @@ SETTINGS = """\
 image: work:lab
 wait: {wait}
 grace: 5s
-volumes: {{/usr: "/usr:ro", /tmp: /tmp}}
 machines:
   small: {{cpus: 0.1, memory: 50MB, usd_per_hour: 0.25}}
   gpu: {{cpus: 0.1, memory: 50MB, gpus: 1}}
   large: {{cpus: 500, memory: 50MB}}
 """
+VOLUMES = 'volumes: {/usr: "/usr:ro", /tmp: /tmp}\n'
 
 
 @pytest.fixture(scope="module", params=["double", pytest.param("real", marks=pytest.mark.places)])
@@ -77,11 +77,11 @@ class KubernetesBench:
         self.environ = {"KUBECONFIG": str(kubernetes.kubeconfig)}
         self.asked: list[tuple[str, str, Any]] = []
 
-    def home(self, name: str, wait: str = "5m", more: str = "") -> KubernetesProvider:
+    def home(self, name: str, wait: str = "5m", more: str = "", volumes: str = VOLUMES) -> KubernetesProvider:
         """A provider of another process, for a home."""
         place = ProviderPlace(self.root / name, self.names[name], self.environ)
         place.root.mkdir(exist_ok=True)
-        (place.root / "kubernetes.yaml").write_text(SETTINGS.format(wait=wait) + more)
+        (place.root / "kubernetes.yaml").write_text(SETTINGS.format(wait=wait) + volumes + more)
         login = read_login("", self.environ)
         send = sender(context=_context(login))
 
@@ -145,6 +145,13 @@ class KubernetesBench:
         self.kubernetes.forbidden = {"create"}
         yield
         self.kubernetes.forbidden = set()
+
+    @contextlib.contextmanager
+    def restricted(self) -> Iterator[None]:
+        """Pods of the namespace may do no more than they need."""
+        self.kubernetes.restrict(is_restricted=True)
+        yield
+        self.kubernetes.restrict(is_restricted=False)
 
     def later(self, seconds: float) -> None:
         """See `ProviderBench`."""
@@ -243,6 +250,20 @@ def test_a_quota_that_never_suffices_is_refused(bench: KubernetesBench) -> None:
             provider.preflight([bench.request(count=3)])
         provider.acquire("one", bench.request(count=1))
         _until(lambda: provider.preflight([bench.request(count=2)]))
+
+
+def test_a_restricted_namespace_takes_pods_of_a_user_that_may_do_nothing_else(bench: KubernetesBench) -> None:
+    """And it says before anything is made what others may do too much."""
+    if not bench.kubernetes.has_levels:
+        pytest.skip("this version of Kubernetes has no levels of security")
+    with bench.restricted():
+        for more, volumes in (("", ""), ("run_as: 1000\n", VOLUMES)):
+            provider = bench.home("home", more=more, volumes=volumes)
+            with pytest.raises(UsageError, match='violates PodSecurity "restricted:latest"'):
+                provider.preflight([bench.request()])
+        allowed = bench.home("home", more="run_as: 1000\n", volumes="")
+        allowed.preflight([bench.request()])
+        allowed.release("one", [node.id for node in allowed.acquire("one", bench.request())])
 
 
 def test_pods_are_not_looked_for_in_another_namespace(bench: KubernetesBench) -> None:

@@ -26,6 +26,7 @@ from trainmaster.testing.kubernetes_pod import (
     DoublePod,
     DoubleRefusal,
     check_pod,
+    check_restricted,
     written_time,
 )
 from trainmaster.testing.private_server import START_TIMEOUT_S, PrivateServer, free_ports
@@ -60,7 +61,10 @@ class KubernetesDouble(PrivateServer):
         cpus: as given; it may be changed.
         requests: what was asked for: method, path, query, body.
         pod_limit: of a quota; None for none. forbidden: verbs that the login may not do.
+        has_levels: a namespace may be ``restricted``.
     """
+
+    has_levels = True
 
     def __init__(self, cpus: float = 16.0, nodes: int = 1) -> None:
         self.cpus = cpus
@@ -79,6 +83,7 @@ class KubernetesDouble(PrivateServer):
         self.requests: list[tuple[str, str, dict[str, str], Any]] = []
         self.pod_limit: int | None = None
         self.forbidden: set[str] = set()
+        self._is_restricted = False
         self._token = ""
         self.kubeconfig = self._root / "alice.conf"
 
@@ -103,6 +108,10 @@ class KubernetesDouble(PrivateServer):
         }  # fmt: skip
         self.kubeconfig.touch(mode=0o600)
         self.kubeconfig.write_text(json.dumps(told))
+
+    def restrict(self, *, is_restricted: bool) -> None:
+        """See `PrivateKubernetes`."""
+        self._is_restricted = is_restricted
 
     def start(self) -> None:
         """See `PrivateServer`."""
@@ -330,6 +339,8 @@ class KubernetesDouble(PrivateServer):
     def _create(self, space: str, told: dict[str, Any], *, is_dry: bool) -> dict[str, Any]:
         with self._lock:
             check_pod(told, space)
+            if self._is_restricted:
+                check_restricted(told)
             name = told["metadata"]["name"]
             if (space, name) in self._pods:
                 raise DoubleRefusal(409, "AlreadyExists", f'pods "{name}" already exists')

@@ -181,6 +181,33 @@ def check_pod(told: Mapping[str, Any], space: str) -> None:
         raise DoubleRefusal(422, "Invalid", f'Pod "{name}" is invalid: {", ".join(wrong)}')
 
 
+def check_restricted(told: Mapping[str, Any]) -> None:
+    """Refuse what a namespace whose level is ``restricted`` does not take.
+
+    Raises:
+        DoubleRefusal: it may do more than that.
+    """
+    spec, wrong = told["spec"], list[str]()
+    own = [each.get("securityContext") or {} for each in spec["containers"]]
+    wrong += ["host namespaces (hostNetwork=true)"] if spec.get("hostNetwork") else []
+    if any(each.get("allowPrivilegeEscalation", True) for each in own):
+        wrong.append("allowPrivilegeEscalation != false")
+    if any("ALL" not in (each.get("capabilities") or {}).get("drop", ()) for each in own):
+        wrong.append("unrestricted capabilities")
+    if any("hostPath" in each for each in spec.get("volumes", ())):
+        wrong.append("restricted volume types")
+    if not all(each.get("runAsNonRoot") for each in own):
+        wrong.append("runAsNonRoot != true")
+    if not all("seccompProfile" in each for each in own):
+        wrong.append("seccompProfile")
+    if wrong:
+        name, words = (
+            told["metadata"]["name"],
+            f'violates PodSecurity "restricted:latest": {", ".join(wrong)}',
+        )
+        raise DoubleRefusal(403, "Forbidden", f'pods "{name}" is forbidden: {words}')
+
+
 def _wrong_names(about: Mapping[str, Any]) -> Iterator[str]:
     if not about.get("name"):
         yield "metadata.name: Required value: name or generateName is required"

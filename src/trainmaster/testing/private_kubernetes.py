@@ -1,14 +1,16 @@
-"""`PrivateKubernetes`: a real Kubernetes 1.20 of one's own, with nodes that are namespaces of this machine.
+"""`PrivateKubernetes`: a real Kubernetes of one's own, with nodes that are namespaces of this machine.
 
-`make kubernetes` builds its programs from Debian's source (``scripts/build_kubernetes.sh``). It needs root
-and Debian's ``etcd-server docker.io busybox-static``. Each node has a kubelet and a dockerd of its own.
-``python -m trainmaster.testing.private_kubernetes`` starts one to try.
+`make kubernetes` builds its programs, of 1.20, from Debian's source (``scripts/build_kubernetes.sh``); the
+variable ``TRAINMASTER_KUBERNETES_PROGRAMS`` names a directory with those of another version. It needs root
+and Debian's ``etcd-server containerd containernetworking-plugins busybox-static``. Each node has a kubelet
+and a containerd of its own. ``python -m trainmaster.testing.private_kubernetes`` starts one to try.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import secrets
@@ -29,16 +31,37 @@ from trainmaster.transport.kubernetes.login import read_login
 
 #: Below the cache of the user; another version is another directory.
 DIRECTORY: Final = "kubernetes-1.20"
+#: Names a directory with the four programs of another version.
+PROGRAMS: Final = "TRAINMASTER_KUBERNETES_PROGRAMS"
 NAMESPACE: Final = "research"
 _BINARIES: Final = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
-_PROGRAMS: Final = ("etcd", "dockerd", "docker", "containerd", "runc", "openssl", "ip", "nsenter", "busybox")
+_PROGRAMS: Final = ("etcd", "containerd", "ctr", "runc", "openssl", "ip", "nsenter", "busybox")
+_PLUGINS: Final = Path("/usr/lib/cni")
+_PACKAGES: Final = "etcd-server containerd containernetworking-plugins busybox-static"
 _PATIENCE_S: Final = 180.0
 #: The kubelet gives sandboxes an oom_score_adj that takes a right which virtual machines may lack.
-_RUNC: Final = """#!/bin/sh
-b=; p=; for a in "$@"; do [ "$p" = --bundle ] && b=$a; p=$a; done
-[ -n "$b" ] && sed -i 's/"oomScoreAdj":-[0-9]*/"oomScoreAdj":0/' "$b/config.json"
-exec runc "$@"
+_CONTAINERD: Final = """\
+version = 2
+root = "{disk}/containerd"
+state = "{own}/containerd"
+[grpc]
+address = "{own}/containerd.sock"
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "docker.io/library/pause:lab"
+restrict_oom_score_adj = true
+netns_mounts_under_state_dir = true
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = "{plugins}"
+conf_dir = "{own}/cni"
 """
+_KUBELET: Final = {
+    "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+    "authentication": {"anonymous": {"enabled": True}}, "authorization": {"mode": "AlwaysAllow"},
+    "cgroupDriver": "cgroupfs", "cgroupsPerQOS": False, "enforceNodeAllocatable": [], "failCgroupV1": False,
+    "failSwapOn": False, "resolvConf": "", "evictionHard": {"memory.available": "0%"},
+    "imageGCHighThresholdPercent": 100, "nodeStatusUpdateFrequency": "2s", "healthzPort": 0,
+    "syncFrequency": "3s",
+}  # fmt: skip
 #: The rights of docs/kubernetes.md.
 RULES: Final = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "delete", "get", "list", "patch"]},
@@ -89,6 +112,7 @@ class PrivateKubernetes(PrivateServer):
         self._held: IO[str] | None = None
         self._pod_limit: int | None = None
         self._forbidden: set[str] = set()
+        self._minor = 0
 
     @classmethod
     def installed(cls, nodes: int = 1) -> Self:
@@ -97,12 +121,13 @@ class PrivateKubernetes(PrivateServer):
         Raises:
             NoKubernetesError: what is missing.
         """
-        binaries = default_cache() / DIRECTORY
+        binaries = Path(os.environ.get(PROGRAMS) or default_cache() / DIRECTORY)
         if missing := [name for name in _BINARIES if not (binaries / name).exists()]:
             raise NoKubernetesError(f"{binaries} has no {missing[0]}; `make kubernetes` builds it")
-        if missing := [name for name in _PROGRAMS if shutil.which(name) is None]:
-            packages = "etcd-server docker.io busybox-static"
-            raise NoKubernetesError(f"{', '.join(missing)} not installed (Debian: {packages})")
+        missing = [name for name in _PROGRAMS if shutil.which(name) is None]
+        missing += [name for name in ("bridge", "host-local", "loopback") if not (_PLUGINS / name).exists()]
+        if missing:
+            raise NoKubernetesError(f"{', '.join(missing)} not installed (Debian: {_PACKAGES})")
         if os.geteuid() != 0:
             raise NoKubernetesError("a Kubernetes of one's own needs root")
         return cls(binaries, nodes)
@@ -138,9 +163,8 @@ class PrivateKubernetes(PrivateServer):
             for other in range(1, len(self._names) + 1):
                 if other != number:
                     _run("ip", "-n", space, "route", "add", f"10.85.{other}.0/24", "via", f"10.84.0.{other}")
-        runc = self._place / "runc-lab"
-        runc.write_text(_RUNC)
-        runc.chmod(0o755)
+        told = _run(str(self._binaries / "kube-apiserver"), "--version").stdout
+        self._minor = int(told.split("v1.")[1].split(".")[0])
         _run("openssl", "genrsa", "-out", str(self._place / "sa.key"), "2048")
         self._write_tokens()
 
@@ -155,16 +179,17 @@ class PrivateKubernetes(PrivateServer):
             f"--initial-cluster=default=http://127.0.0.1:{self._peer}",
         )  # fmt: skip
         self.start_server()
-        conf = f"--kubeconfig={self.admin}"
+        shared = [f"--kubeconfig={self.admin}", "--leader-elect=false"]
+        shared += ["--port=0"] if self._minor < 24 else []  # else there is none without encryption
         self._spawn(
-            "controllers", str(self._binaries / "kube-controller-manager"), conf, "--leader-elect=false",
+            "controllers", str(self._binaries / "kube-controller-manager"), *shared,
             f"--service-account-private-key-file={self._place}/sa.key",
             f"--root-ca-file={self._place}/certs/apiserver.crt", "--node-monitor-period=1s",
-            "--node-monitor-grace-period=20s", f"--secure-port={self._health}", "--port=0",
+            "--node-monitor-grace-period=20s", f"--secure-port={self._health}",
             f"--cert-dir={self._place}/ccerts",
         )  # fmt: skip
         self._spawn(
-            "scheduler", str(self._binaries / "kube-scheduler"), conf, "--leader-elect=false", "--port=0",
+            "scheduler", str(self._binaries / "kube-scheduler"), *shared,
             f"--secure-port={self._other}", f"--cert-dir={self._place}/scerts",
         )  # fmt: skip
         for name in self._names:
@@ -173,26 +198,19 @@ class PrivateKubernetes(PrivateServer):
         self.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         self.api.call("POST", f"{_RBAC}/roles", {"metadata": {"name": "trainmaster"}, "rules": RULES})
         self.api.call("POST", "serviceaccounts", {"metadata": {"name": SERVICE_ACCOUNT}})
-        for name in ("default", SERVICE_ACCOUNT):  # pods are refused until it has a token
-            self._until(partial(self._has_token, name), f"service account {name}")
+        for name in ("default", SERVICE_ACCOUNT):  # it has to be there and, in 1.20, to have a token
+            self._until(partial(self._may_have_pods, name), f"service account {name}")
         self._bind()
 
     def close(self) -> None:
         """See `PrivateServer`."""
         for name in list(self._started):
-            if not name.startswith("docker"):
-                self._end(name)
-        for name in self._names:
-            self._docker_end(name)
-        for name in list(self._started):
             self._end(name)
+        _end_pods(str(self._place))
         if self._held is not None:
             self._sweep()
             self._held.close()
-        for line in reversed(Path("/proc/mounts").read_text().splitlines()):
-            place = line.split()[1]
-            if place.startswith((f"{self._place}/", f"{self._disk}/")):
-                _run("umount", "-l", place, check=False)
+        _unmount(self._place, self._disk)
         shutil.rmtree(self._place, ignore_errors=True)
         shutil.rmtree(self._disk, ignore_errors=True)
 
@@ -238,31 +256,37 @@ class PrivateKubernetes(PrivateServer):
         own = self._place / name
         own.mkdir(exist_ok=True)
         inside = ("nsenter", f"--net=/run/netns/tmk8s-{name}")
-        sock = f"unix://{own}/docker.sock"
-        self._spawn(
-            f"docker-{name}", *inside, "dockerd", f"--add-runtime=lab={self._place}/runc-lab",
-            "--default-runtime=lab", f"--data-root={disk}/docker", f"--exec-root={own}/exec", f"-H={sock}",
-            f"--pidfile={own}/docker.pid", f"--bip=10.85.{number}.1/24", "--iptables=false",
-            "--ip-masq=false", "--exec-opt=native.cgroupdriver=cgroupfs", f"--cgroup-parent=/tm-k8s-{name}",
-        )  # fmt: skip
-        self._until(lambda: not self._docker(name, "version", check=False).returncode, "dockerd")
-        self._images(name, own)
+        (own / "containerd.toml").write_text(_CONTAINERD.format(own=own, disk=disk, plugins=_PLUGINS))
+        ranges = {"type": "host-local", "subnet": f"10.85.{number}.0/24", "dataDir": f"{own}/addresses"}
+        bridge = {
+            "type": "bridge", "bridge": "pods", "isGateway": True,
+            "ipam": ranges | {"routes": [{"dst": "0.0.0.0/0"}]},
+        }  # fmt: skip
+        (own / "cni").mkdir(exist_ok=True)
+        network = {"cniVersion": "0.4.0", "name": "pods", "plugins": [bridge]}
+        (own / "cni" / "pods.conflist").write_text(json.dumps(network))
+        self._spawn(f"containerd-{name}", *inside, "containerd", f"--config={own}/containerd.toml")
+        self._until(lambda: not self._ctr(name, "version", check=False).returncode, "containerd")
+        for image in ("pause", "work"):
+            self._ctr(name, "images", "import", str(self._image(image)))
+        endpoint = f"unix://{own}/containerd.sock"
+        old = ["--container-runtime=remote", f"--container-runtime-endpoint={endpoint}"]
+        (own / "kubelet.yaml").write_text(json.dumps(_KUBELET | {"containerRuntimeEndpoint": endpoint}))
         self._spawn(
             f"kubelet-{name}", *inside, str(self._binaries / "kubelet"), f"--kubeconfig={self.admin}",
-            f"--root-dir={disk}/kubelet", f"--docker-endpoint={sock}", "--container-runtime=docker",
-            "--pod-infra-container-image=pause:lab", f"--hostname-override={name}",
-            f"--node-ip=10.84.0.{number}", "--cgroup-driver=cgroupfs", "--cgroups-per-qos=false",
-            "--enforce-node-allocatable=", "--fail-swap-on=false", "--resolv-conf=", "--anonymous-auth=true",
-            "--authorization-mode=AlwaysAllow", f"--cert-dir={own}/certs", "--eviction-hard=",
-            "--image-gc-high-threshold=100", "--node-status-update-frequency=2s", "--healthz-port=0",
-            "--sync-frequency=3s",
+            f"--config={own}/kubelet.yaml", f"--root-dir={disk}/kubelet", f"--hostname-override={name}",
+            f"--node-ip=10.84.0.{number}", f"--cert-dir={own}/certs", *(old if self._minor < 27 else []),
         )  # fmt: skip
 
     def kill(self, name: str) -> None:
         """A node, and all that runs there, ends at once."""
+        own, disk = self._place / name, self._disk / name / "containerd"
         self._end(f"kubelet-{name}")
-        self._docker_end(name)
-        self._end(f"docker-{name}")
+        self._end(f"containerd-{name}")
+        _end_pods(str(own))
+        _unmount(own, disk)
+        for each in (own / "containerd", own / "addresses", disk):
+            shutil.rmtree(each, ignore_errors=True)
 
     def remove(self, name: str) -> None:
         """It ends, and whoever looks after the nodes deletes it."""
@@ -302,7 +326,7 @@ class PrivateKubernetes(PrivateServer):
     def evict(self, name: str, *, grace_s: int | None = None) -> None:
         """As somebody who drains its node does; grace_s: None for the pod's own."""
         body: dict[str, Any] = {
-            "apiVersion": "policy/v1beta1",
+            "apiVersion": "policy/v1" if self._minor >= 22 else "policy/v1beta1",
             "kind": "Eviction",
             "metadata": {"name": name},
         }
@@ -332,6 +356,17 @@ class PrivateKubernetes(PrivateServer):
         self._until(
             lambda: (self.api.call("GET", "resourcequotas/q").get("status") or {}).get("used"), "quota"
         )
+
+    @property
+    def has_levels(self) -> bool:
+        """Whether a namespace may be ``restricted``."""
+        return self._minor >= 23
+
+    def restrict(self, *, is_restricted: bool) -> None:
+        """Pods of the namespace may do no more than they need; or whatever they like, as ever."""
+        labels = {"pod-security.kubernetes.io/enforce": "restricted" if is_restricted else None}
+        body = {"metadata": {"labels": labels}}
+        self.api.call("PATCH", f"/api/v1/namespaces/{NAMESPACE}", body, kind="application/merge-patch+json")
 
     @property
     def forbidden(self) -> set[str]:
@@ -384,65 +419,58 @@ class PrivateKubernetes(PrivateServer):
         user = KubeApi(read_login("", {"KUBECONFIG": str(self.kubeconfig)}), NAMESPACE)
         self._until(lambda: user.may("create", "pods"), "the role")
 
-    def _has_token(self, account: str) -> bool:
-        return bool(self.api.call("GET", f"serviceaccounts/{account}").get("secrets"))
+    def _may_have_pods(self, account: str) -> bool:
+        spec = {"serviceAccountName": account, "containers": [{"name": "c", "image": "work:lab"}]}
+        self.api.call("POST", "pods", {"metadata": {"name": "p"}, "spec": spec}, query={"dryRun": "All"})
+        return True
 
     def _answers(self) -> bool:
         with contextlib.suppress(Exception):
             return self.api.text("/readyz") == "ok"
         return False
 
-    def _images(self, name: str, own: Path) -> None:
-        """``pause:lab`` has a program that waits, ``work:lab`` whatever is mounted at ``/usr``."""
-        if self._docker(name, "image", "inspect", "work:lab", check=False).returncode == 0:
-            return
-        for image in ("pause", "work"):
-            tree = own / image
-            (tree / "bin").mkdir(parents=True)
-            if image == "pause":
-                for program in ("sh", "sleep"):
-                    shutil.copy(shutil.which("busybox") or "", tree / "bin" / program)
-            else:
-                (tree / "bin").rmdir()
-                for place in ("bin", "sbin", "lib", "lib64"):
-                    (tree / place).symlink_to(f"usr/{place}")
-                for place in ("usr", "root", "tmp", "var/tmp", "run", "etc", "proc", "sys", "dev"):
-                    (tree / place).mkdir(parents=True)
-                (tree / "tmp").chmod(0o1777)
-                (tree / "var/tmp").chmod(0o1777)
-                for file in ("passwd", "group", "ld.so.cache", "os-release", "alternatives", "ssl/certs"):
-                    source, there = Path("/etc") / file, tree / "etc" / file
-                    there.parent.mkdir(parents=True, exist_ok=True)
-                    if source.is_dir():
-                        shutil.copytree(source, there, symlinks=True)
-                    elif source.exists():
-                        shutil.copy(source, there)
-            packed = subprocess.run(["tar", "-C", tree, "-c", "."], capture_output=True, check=True).stdout
-            self._docker(
-                name,
-                "import",
-                "-c",
-                """CMD ["/bin/sh","-c","trap 'exit 0' TERM; sleep 1000000 & wait"]""",
-                "-",
-                f"{image}:lab",
-                data=packed,
-            )
+    def _image(self, image: str) -> Path:
+        """A file with ``pause``, which has a program that waits, or ``work``, with what is at ``/usr``."""
+        packed = self._place / f"{image}.tar"
+        if packed.exists():
+            return packed
+        tree = self._place / f"image-{image}"
+        root = tree / "root"
+        (root / "bin").mkdir(parents=True)
+        if image == "pause":
+            for program in ("sh", "sleep"):
+                shutil.copy(shutil.which("busybox") or "", root / "bin" / program)
+        else:
+            (root / "bin").rmdir()
+            for place in ("bin", "sbin", "lib", "lib64"):
+                (root / place).symlink_to(f"usr/{place}")
+            for place in ("usr", "root", "tmp", "var/tmp", "run", "etc", "proc", "sys", "dev"):
+                (root / place).mkdir(parents=True)
+            (root / "tmp").chmod(0o1777)
+            (root / "var/tmp").chmod(0o1777)
+            for file in ("passwd", "group", "ld.so.cache", "os-release", "alternatives", "ssl/certs"):
+                source, there = Path("/etc") / file, root / "etc" / file
+                there.parent.mkdir(parents=True, exist_ok=True)
+                if source.is_dir():
+                    shutil.copytree(source, there, symlinks=True)
+                elif source.exists():
+                    shutil.copy(source, there)
+        _run("tar", "-C", str(root), "-cf", str(tree / "layer.tar"), ".")
+        digest = hashlib.sha256((tree / "layer.tar").read_bytes()).hexdigest()
+        waits = ["/bin/sh", "-c", "trap 'exit 0' TERM; sleep 1000000 & wait"]
+        config = {
+            "architecture": "amd64", "os": "linux", "config": {"Cmd": waits},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+        }  # fmt: skip
+        (tree / "config.json").write_text(json.dumps(config))
+        manifest = [{"Config": "config.json", "RepoTags": [f"{image}:lab"], "Layers": ["layer.tar"]}]
+        (tree / "manifest.json").write_text(json.dumps(manifest))
+        _run("tar", "-C", str(tree), "-cf", str(packed), "manifest.json", "config.json", "layer.tar")
+        return packed
 
-    def _docker(
-        self, name: str, *words: str, data: bytes | None = None, check: bool = True
-    ) -> subprocess.CompletedProcess[bytes]:
-        host = {"DOCKER_HOST": f"unix://{self._place}/{name}/docker.sock"}
-        return subprocess.run(
-            ["docker", *words], input=data, capture_output=True, check=check, env={**os.environ, **host}
-        )
-
-    def _docker_end(self, name: str) -> None:
-        with contextlib.suppress(OSError):
-            for _ in range(3):
-                found = self._docker(name, "ps", "-aq", check=False).stdout.decode().split()
-                if not found:
-                    return
-                self._docker(name, "rm", "-f", *found, check=False)
+    def _ctr(self, name: str, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        address = str(self._place / name / "containerd.sock")
+        return _run("ctr", "--address", address, "--namespace", "k8s.io", *words, check=check)
 
     def _spawn(self, name: str, *words: str) -> None:
         self._started[name] = spawn(words, self._place / f"{name}.log")
@@ -470,6 +498,7 @@ class PrivateKubernetes(PrivateServer):
 
     def _sweep(self) -> None:
         """What one that was killed has left."""
+        _end_pods("/run/tm-k8s-")
         for space in Path("/run/netns").glob("tmk8s-*"):
             for pid in _run("ip", "netns", "pids", space.name, check=False).stdout.split():
                 with contextlib.suppress(ProcessLookupError):
@@ -477,6 +506,28 @@ class PrivateKubernetes(PrivateServer):
             _run("ip", "netns", "del", space.name, check=False)
         for device in Path("/sys/class/net").glob("tmk8s*"):
             _run("ip", "link", "del", device.name, check=False)
+
+
+def _end_pods(place: str) -> None:
+    """What runs in containers of each containerd whose socket is below a place, and what watches them."""
+    shims = set[int]()
+    parents = dict[int, int]()
+    for proc in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (proc / "cmdline").read_text().split("\0")
+            parents[int(proc.name)] = int((proc / "stat").read_text().rpartition(")")[2].split()[1])
+            if "containerd-shim" in words[0] and any(each.startswith(place) for each in words):
+                shims.add(int(proc.name))
+    for pid in [*(pid for pid, parent in parents.items() if parent in shims), *shims]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _unmount(*places: Path) -> None:
+    """Whatever is mounted below them."""
+    for line in reversed(Path("/proc/mounts").read_text().splitlines()):
+        if line.split()[1].startswith(tuple(f"{each}/" for each in places)):
+            _run("umount", "-l", line.split()[1], check=False)
 
 
 def _run(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:

@@ -20,7 +20,7 @@ def test_every_program_that_is_missing_is_named(tmp_path: Path, monkeypatch: pyt
     for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet"):
         (built / name).touch()
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(NoKubernetesError, match=r"etcd, .*busybox not installed .*busybox-static"):
+    with pytest.raises(NoKubernetesError, match=r"etcd, .*busybox.* not installed .*busybox-static"):
         PrivateKubernetes.installed()
 
 
