@@ -120,7 +120,7 @@ nova:
 			openstack-placement wsgi-intercept testtools fixtures oslotest && mv $(NOVA).new $(NOVA); }
 
 # A real Kubernetes, for the tests of the provider `kubernetes`: built once from Debian's source, in half an hour on two
-# free cores; 360 MB. They skip without it.
+# free cores; 360 MB. They skip without it. TRAINMASTER_KUBERNETES_PROGRAMS names the programs of another version.
 KUBERNETES := $(or $(TRAINMASTER_CACHE),$(HOME)/.cache/trainmaster)/kubernetes-1.20
 kubernetes:
 	@test -x $(KUBERNETES)/kubelet || nice -n 19 sh scripts/build_kubernetes.sh $(KUBERNETES)

@@ -15,7 +15,8 @@ packages="$packages zsh fish" # completion
 packages="$packages slurm-wlm munge" # a Slurm of three nodes
 [ -z "${WITH_PLACES-}" ] || packages="$packages slurmdbd mariadb-server-core mariadb-client-core lmod" # its accounting, and modules: `make places` only
 # A Kubernetes of one's own, where it is built.
-[ ! -x "${TRAINMASTER_CACHE:-$HOME/.cache/trainmaster}/kubernetes-1.20/kubelet" ] || packages="$packages etcd-server containernetworking-plugins busybox-static"
+kubernetes=${TRAINMASTER_KUBERNETES_PROGRAMS:-${TRAINMASTER_CACHE:-$HOME/.cache/trainmaster}/kubernetes-1.20}
+[ ! -x "$kubernetes/kubelet" ] || packages="$packages etcd-server containernetworking-plugins busybox-static"
 packages="$packages fuse3 libfuse3-3" # mounts of volumes
 packages="$packages chromium-headless-shell" # pages of the server
 command -v java >/dev/null 2>&1 || packages="$packages default-jre-headless"

@@ -200,7 +200,8 @@ def test_what_no_node_has_is_given_back_together(bench: KubernetesBench) -> None
     (waiting,) = patient.acquire("one", replace(both[1], beside=(both[0],)))
     assert waiting.state is NodeState.STARTING
     told = _until(lambda: [each for each in patient.nodes("one") if each.state is NodeState.GONE])
-    assert "Insufficient cpu" in next(each for each in told if each.role == "ps").reason
+    reason = next(each for each in told if each.role == "ps").reason
+    assert reason.endswith(" nodes are available: 1 Insufficient cpu.")
 
 
 def test_a_pod_that_has_to_go_may_save(bench: KubernetesBench) -> None:

@@ -48,6 +48,7 @@ _PATCHES: Final = (
     "application/strategic-merge-patch+json",
 )
 _STRATEGIC: Final = _PATCHES[2]
+_NO_PREEMPTION: Final = "Preemption is not helpful for scheduling"
 
 
 class KubernetesDouble(PrivateServer):
@@ -272,7 +273,8 @@ class KubernetesDouble(PrivateServer):
                 words = [f"{len(used)} Insufficient {lacking}"] if used else []
                 if lost := there - len(used):
                     words += [f"{lost} node(s) had taint {{{UNREACHABLE}: }}, that the pod didn't tolerate"]
-                message = f"0/{there} nodes are available: {', '.join(words)}."
+                available = f"0/{there} nodes are available:"
+                message = f"{available} {', '.join(words)}. preemption: {available} {there} {_NO_PREEMPTION}."
                 conditions = [
                     {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
                 ]

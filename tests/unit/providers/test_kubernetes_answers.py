@@ -42,6 +42,8 @@ EVICTED = {
     "message": "Pod ephemeral local storage usage exceeds the total limit of containers 1G. ",
 }
 UNSCHEDULED = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes: 3 Insufficient cpu"}
+LATER = " no new claims to deallocate, preemption: 0/3 nodes are available: 3 Preemption is not helpful."
+LATER_UNSCHEDULED = UNSCHEDULED | {"message": f"0/3 nodes: 3 Insufficient cpu.{LATER}"}
 DISRUPTED = {"type": "DisruptionTarget", "message": "preempted by a more important one"}
 
 
@@ -50,6 +52,7 @@ DISRUPTED = {"type": "DisruptionTarget", "message": "preempted by a more importa
     [
         (RUNNING, "", NodeState.READY, ""),
         ({"phase": "Pending", "conditions": [UNSCHEDULED]}, "", NodeState.STARTING, "Insufficient cpu"),
+        ({"phase": "Pending", "conditions": [LATER_UNSCHEDULED]}, "", NodeState.STARTING, "cpu."),
         (waiting("ContainerCreating"), "", NodeState.STARTING, "ContainerCreating"),
         (waiting("ImagePullBackOff"), "", NodeState.STARTING, "ImagePullBackOff: of it"),
         (waiting("ImagePullBackOff", "2027-01-15T07:00:00Z"), "", NodeState.GONE, "cannot start"),
@@ -67,10 +70,11 @@ DISRUPTED = {"type": "DisruptionTarget", "message": "preempted by a more importa
     ],
 )  # fmt: skip
 def test_states(status: dict[str, Any], gone_at: str, expected: NodeState, words: str) -> None:
-    """Of a pod, and why."""
+    """Of a pod, and why; not what a scheduler says of preemption, which is of no use to those who wait."""
     found, reason = state(status, gone_at)
     assert found is expected
     assert words in reason
+    assert "reemption" not in reason
     assert bool(words) is bool(reason)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -23,6 +24,9 @@ _NEVER: Final = ("InvalidImageName", "CreateContainerConfigError", "ErrImageNeve
 _NOT_YET: Final = ("ErrImagePull", "ImagePullBackOff", "CreateContainerError", "RunContainerError")
 #: Conditions of events that say why a pod goes.
 _WHY: Final = ("Preempted", "Evicted", "TaintManagerEviction", "NodeNotReady", "Preempting")
+
+#: What a scheduler says from 1.24 on behind why a pod has no node.
+_PREEMPTION: Final = re.compile(r" (no new claims to deallocate, )?preemption: .*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +253,7 @@ def _state(status: Mapping[str, Any], leaves_at: float, now: float) -> tuple[Nod
     placed = conditions.get("PodScheduled") or {}
     if placed.get("status") == "False":
         words = " ".join(str(placed.get("message") or placed.get("reason") or "").split())
-        return NodeState.STARTING, f"it has no node yet: {words}"
+        return NodeState.STARTING, f"it has no node yet: {_PREEMPTION.sub('', words)}"
     return NodeState.STARTING, what
 
 
