@@ -314,7 +314,7 @@ class KubernetesDouble(PrivateServer):
             del self._pods[key]
 
     def _patch(self, space: str, name: str, body: Mapping[str, Any], *, is_strategic: bool) -> dict[str, Any]:
-        """Merge metadata; what else of a pod may be changed nobody here changes."""
+        """Merge metadata; nothing else of a pod is changed here."""
         with self._lock:
             pod = self._found(space, name)
             about, new = pod.told["metadata"], body.get("metadata") or {}
