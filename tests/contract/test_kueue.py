@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +48,7 @@ def bench(kubernetes: KueueDouble, tmp_path: Path) -> Iterator[KueueBench]:
     made = KueueBench(kubernetes, tmp_path)
     kubernetes.quota_cpus = TWO
     yield made
-    kubernetes.is_on = True
+    kubernetes.is_on, kubernetes.recovery_s = True, 1800.0
     made.later(10_000_000.0)
     for home in (made.provider(), made.neighbour()):
         home.reap([])
@@ -92,7 +94,10 @@ def test_a_gang_waits_in_the_queue_as_a_whole(bench: KueueBench, kubernetes: Kue
     second.acquire("two", replace(both[1], beside=(both[0],)))
     waiting = in_state(second, "two", NodeState.STARTING, NodeState.STARTING)
     assert all(each.is_queued for each in waiting)
-    assert waiting[0].reason == f"it waits in queue {QUEUE} of Kueue"
+    said = _until(lambda: [each.reason for each in second.nodes("two") if "quota" in each.reason])
+    assert re.fullmatch(
+        f"it waits in queue {QUEUE} of Kueue: couldn't assign flavors .*100m more needed", said[0]
+    )
     words = f"namespace research: 1 wait in queue {QUEUE} of Kueue"
     _until(lambda: words in {each.found for each in second.examine({})})
     first.release("one")
@@ -228,6 +233,20 @@ def test_pods_that_end_themselves_give_the_quota_back(bench: KueueBench, kuberne
     _until(lambda: kubernetes.used_cpus() == 0.0, 60.0)
 
 
+def test_a_part_is_given_back_and_the_rest_stays(bench: KueueBench, kubernetes: KueueDouble) -> None:
+    """Kueue would evict a gang that lacks a pod for half an hour."""
+    kubernetes.recovery_s = 3.0
+    provider = bench.provider()
+    back, kept = pair(provider, bench)
+    provider.release("one", [back.id])
+    until = time.monotonic() + kubernetes.recovery_s + 3.0
+    _until(lambda: in_state(provider, "one", NodeState.READY) and time.monotonic() > until)
+    assert [each.id for each in in_state(provider, "one", NodeState.READY)] == [kept.id]
+    provider.acquire("one", bench.request(token="again"))
+    in_state(provider, "one", NodeState.READY, NodeState.READY)
+    assert len(kubernetes.workloads) == 1
+
+
 def test_a_preempted_gang_may_save_and_hears_why(bench: KueueBench, kubernetes: KueueDouble) -> None:
     """Then it is asked for again."""
     provider = bench.provider()
@@ -236,7 +255,8 @@ def test_a_preempted_gang_may_save_and_hears_why(bench: KueueBench, kubernetes: 
     told = _until(
         lambda: [each for each in provider.nodes("one") if each.state in (NodeState.LEAVING, NodeState.GONE)]
     )
-    assert told[0].reason == "Preempted to accommodate a higher priority Workload"
+    assert told[0].reason.startswith("Preempted to accommodate a workload (UID: ")
+    assert "due to prioritization in the ClusterQueue" in told[0].reason
     _until(lambda: all(each.state is NodeState.GONE for each in provider.nodes("one")))
     provider.acquire("one", bench.request(count=2, token="again"))
     in_state(provider, "one", NodeState.READY, NodeState.READY)

@@ -1,19 +1,22 @@
 """`KueueDouble`: a `KubernetesDouble` with a Kueue that has one queue, for plain pods.
 
-It does what the source of Kueue says (see `providers/kubernetes/kueue.py`). No real one was beside it.
+It does what the source of Kueue says (see `providers/kubernetes/kueue.py`). `tests/contract/test_kueue.py`
+passed on a real one, too: Kueue 0.19.2 on Kubernetes 1.36.2 (2026-11-30).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from trainmaster.providers.kubernetes.kueue import counted
 from trainmaster.testing.kubernetes_double import KubernetesDouble
-from trainmaster.testing.kubernetes_pod import DoublePod
+from trainmaster.testing.kubernetes_pod import DoublePod, written_time
 
 QUEUE: Final = "gpus"
 _KUEUE: Final = "kueue.x-k8s.io/"
@@ -23,13 +26,20 @@ _GATE: Final = {"name": f"{_KUEUE}admission"}
 
 @dataclass
 class _Workload:
-    """Pods that are admitted together. roles: how many pods each has, and what one of them needs."""
+    """Pods that are admitted together.
+
+    Attributes:
+        roles: how many pods each has, and what one of them needs.
+        ready_at: when all of them last ran.
+        evicted: why it has to go.
+    """
 
     roles: Mapping[str, int]
     cpus: float
     is_admitted: bool = False
-    is_evicted: bool = False
     is_finished: bool = False
+    ready_at: float = 0.0
+    evicted: str = ""
 
 
 class KueueDouble(KubernetesDouble):
@@ -43,6 +53,7 @@ class KueueDouble(KubernetesDouble):
     Attributes:
         quota_cpus: as given; it may be changed.
         workloads: by the name of the group, or of the pod that has none.
+        recovery_s: so long a group that ran may lack some of its pods.
     """
 
     def __init__(self, cpus: float = 16.0, nodes: int = 1, quota_cpus: float = 16.0) -> None:
@@ -50,6 +61,7 @@ class KueueDouble(KubernetesDouble):
         self.quota_cpus = quota_cpus
         self.workloads: dict[str, _Workload] = {}
         self.is_on = True
+        self.recovery_s = 1800.0
 
     def used_cpus(self) -> float:
         """Of the quota."""
@@ -61,7 +73,10 @@ class KueueDouble(KubernetesDouble):
     def preempt(self, name: str) -> None:
         """Somebody more important wants the quota of a group."""
         with self._lock:
-            self.workloads[name].is_evicted = True
+            self.workloads[name].evicted = (
+                "Preempted to accommodate a workload (UID: 7c15484b, JobUID: 37c16cf9) due to "
+                "prioritization in the ClusterQueue; preemptor path: /all; preemptee path: /all"
+            )
 
     # --- private -------------------------------------------------------------------------------------------
 
@@ -140,14 +155,36 @@ class KueueDouble(KubernetesDouble):
                 self._delete(*_place(pod), None)
             del self.workloads[name]
             return None
-        if workload.is_evicted:
+        if len(pods) >= total and all(pod.told["status"]["phase"] == "Running" for pod in pods):
+            workload.ready_at = time.monotonic()
+        elif workload.is_admitted and 0 < workload.ready_at < time.monotonic() - self.recovery_s:
+            workload.evicted = workload.evicted or f"Exceeded the PodsReady timeout research/{name}"
+        if workload.evicted:
             self._evict(workload, pods)
         elif workload.is_admitted:
             for pod in pods:
                 pod.told["spec"]["schedulingGates"] = []
-        elif not absent and self.used_cpus() + workload.cpus <= self.quota_cpus:
-            workload.is_admitted = True
+        elif not absent:
+            self._admit(workload, pods[0])
         return None
+
+    def _admit(self, workload: _Workload, pod: DoublePod) -> None:
+        """Give it quota, or say why it has none."""
+        name, role = counted(pod.told).workload, min(workload.roles)
+        lacking = self.used_cpus() + workload.cpus - self.quota_cpus
+        workload.is_admitted = lacking <= 0
+        self._events = [each for each in self._events if each["involvedObject"]["name"] != name]
+        if workload.is_admitted:
+            return
+        words = f"couldn't assign flavors to pod set {role}: insufficient unused quota for cpu in flavor any"
+        message = f"{words}, {round(lacking * 1000)}m more needed"
+        event = {
+            "type": "Warning",
+            "reason": "Pending",
+            "message": message,
+            "eventTime": written_time(time.time()),
+        }
+        self._events.append({**event, "involvedObject": {"kind": "Workload", "name": name}})
 
     def _evict(self, workload: _Workload, pods: list[DoublePod]) -> None:
         for pod in pods:
@@ -156,18 +193,17 @@ class KueueDouble(KubernetesDouble):
                 and "deletionTimestamp" not in pod.told["metadata"]
                 and pod.process is not None
             ):
-                words = "Preempted to accommodate a higher priority Workload"
                 pod.told["status"]["conditions"] = [
                     {
                         "type": "TerminationTarget",
                         "status": "True",
                         "reason": "WorkloadEvictedByPreemption",
-                        "message": words,
+                        "message": workload.evicted,
                     }
                 ]
                 self._delete(*_place(pod), None)
         if all(pod.is_over or pod.process is None for pod in pods):
-            workload.is_admitted = workload.is_evicted = False
+            workload.is_admitted, workload.evicted = False, ""
 
 
 def _role(pod: DoublePod) -> str:

@@ -153,7 +153,12 @@ def queue_findings(queues: Sequence[Mapping[str, Any]] | None, queue: str, whose
     found = {str(each["metadata"]["name"]): each.get("status") or {} for each in queues}
     if queue in found:
         waiting = int(found[queue].get("pendingWorkloads") or 0)
-        return [Finding("queue", f"{whose}: {waiting} wait in queue {queue} of Kueue")]
+        closed = [
+            f", which admits none: {each.get('message')}"
+            for each in found[queue].get("conditions") or ()
+            if (each.get("type"), each.get("status")) == ("Active", "False")
+        ]
+        return [Finding("queue", "".join([f"{whose}: {waiting} wait in queue {queue} of Kueue", *closed]))]
     words = f"{whose}: Kueue has no queue {queue}; it has {', '.join(sorted(found)) or 'none'}"
     return [Finding("queue", words, ok=False, advice="Name one of these as `queue`.")]
 

@@ -7,10 +7,12 @@ How its controller of plain pods works (kubernetes-sigs/kueue, pkg/controller/jo
   pod of the same group and role. What is one too many is deleted, the newest first.
 - A group is over when all have succeeded or, where one says that it is not replaced, when all have ended.
 - Until then a finalizer keeps what was deleted. A pod without a group goes once it is deleted.
+- A group that ran, and lacks pods of those that it says it has, is evicted after half an hour (since 0.19).
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -58,6 +60,8 @@ class CountedPod(NamedTuple):
         is_kept: it has been deleted, and is not let go.
         is_waiting: for Kueue.
         is_over: its group was over before it came: it is never admitted.
+        total: of its group, as it says.
+        workload: as Kueue calls what is admitted with it.
     """
 
     group: str
@@ -67,6 +71,8 @@ class CountedPod(NamedTuple):
     is_kept: bool
     is_waiting: bool
     is_over: bool
+    total: int
+    workload: str
 
 
 def counted(told: Mapping[str, Any]) -> CountedPod:
@@ -75,15 +81,40 @@ def counted(told: Mapping[str, Any]) -> CountedPod:
     phase = (told.get("status") or {}).get("phase")
     is_leaving, has_finalizer = bool(about.get("deletionTimestamp")), FINALIZER in about.get("finalizers", ())
     group = str((about.get("labels") or {}).get(GROUP, ""))
+    is_over = bool(group) and is_gated(told) and not has_finalizer
     return CountedPod(
         group,
         role=str((about.get("annotations") or {}).get(ROLE, "")),
         is_active=phase != "Failed" and not (is_leaving and not spec.get("nodeName")),
         is_running=phase == "Running" and not is_leaving,
         is_kept=is_leaving and has_finalizer,
-        is_waiting=is_gated(told) and not is_leaving,
-        is_over=bool(group) and is_gated(told) and not has_finalizer,
+        is_waiting=is_gated(told) and not is_leaving and not is_over,
+        is_over=is_over,
+        total=int((about.get("annotations") or {}).get(TOTAL, 1)),
+        workload=group or _workload_of(str(about["name"]), str(about.get("uid", ""))),
     )
+
+
+def _workload_of(name: str, uid: str) -> str:
+    """What Kueue makes of a pod without a group, by its `GetWorkloadNameForOwnerWithGVK`."""
+    digest = hashlib.sha1(f"Pod\n\n{name}\n{uid}".encode(), usedforsecurity=False).hexdigest()
+    return f"pod-{name}-{digest[:5]}"
+
+
+def last_words(events: Sequence[Mapping[str, Any]]) -> str:
+    """Why what waits is not admitted, of what happened to it; empty if nothing says so.
+
+    >>> said = [{"type": "Warning", "eventTime": at, "message": f"said at {at}"} for at in ("02:00", "01:00")]
+    >>> last_words(said)
+    'said at 02:00'
+    """
+    found = [each for each in events if each.get("type") == "Warning"]
+    return " ".join(str(max(found, key=_time_of).get("message") or "").split()) if found else ""
+
+
+def _time_of(event: Mapping[str, Any]) -> str:
+    last = (event.get("series") or {}).get("lastObservedTime")
+    return str(last or event.get("lastTimestamp") or event.get("eventTime") or "")
 
 
 def is_gated(told: Mapping[str, Any]) -> bool:
@@ -131,12 +162,23 @@ def overtaken(home: str, known: KnownCluster, pods: Mapping[str, CountedPod]) ->
     return found
 
 
+def shrunk(pods: Mapping[str, CountedPod]) -> dict[str, dict[str, Any]]:
+    """Changes to pods of a group of which a part was given back: Kueue would end the rest after a while."""
+    found = {}
+    for name in {each.group for each in pods.values()} - {""}:
+        there = {key: each for key, each in pods.items() if each.group == name and each.is_active}
+        if all(each.is_running for each in there.values()):
+            change = {"metadata": {"annotations": {TOTAL: str(len(there))}}}
+            found.update({key: change for key, each in there.items() if each.total > len(there)})
+    return found
+
+
 def _with_room(
     home: str, known: KnownCluster, wanted: Counter[str], pods: Mapping[str, CountedPod], other_than: str = ""
 ) -> QueueGroup | None:
     """A group that lacks such pods, and has others that run, or wait."""
-    alive = [each for each in pods.values() if each.is_running or (each.is_waiting and not each.is_over)]
-    for name in sorted({each.group for each in alive} - {"", other_than}):
+    alive = {each.group for each in pods.values() if each.is_running or each.is_waiting}
+    for name in sorted(alive - {"", other_than}):
         free, roles, size = Counter[str](), dict[str, str](), 0
         for asked in known.asked.values():
             if asked.about.get("group") != name:

@@ -389,12 +389,16 @@ class KubernetesProvider(LedgerProvider):
 
     def _look(self, known: KnownCluster) -> tuple[KnownCluster, dict[str, ListedMachine]]:
         """See `LedgerProvider`. What has waited for too long is given up, with all that belongs to it."""
-        listed = {each.name: each for each in self._pods(known.cluster)}
+        listed = {each.name: each for each in self._heard(self._pods(known.cluster))}
         given_up = self._given_up(known, listed)
         self._delete(each.name for each in listed.values() if each.is_held and not each.is_leaving)
         self._let_go(each.name for each in listed.values() if each.counted and each.counted.is_kept)
         if self._settings.queue:  # what its node does not end keeps its place, and ends itself
             self._delete((each.name for each in listed.values() if each.is_lost), "0")
+            counted = {each.name: each.counted for each in listed.values() if each.counted}
+            for name, change in kueue.shrunk(counted).items():
+                with gone_is_fine():
+                    self._api.call("PATCH", f"pods/{name}", change, kind="application/merge-patch+json")
         seen = dict[str, ListedMachine]()
         for asked, name, machine in known.left:
             if asked.is_made or name in listed:  # else it is about to be asked for
@@ -452,11 +456,26 @@ class KubernetesProvider(LedgerProvider):
         is_queued = pod.state is NodeState.STARTING and bool(pod.reason) and not known.where
         return ListedMachine(pod.state, pod.reason, is_queued=is_queued), known
 
+    def _heard(self, pods: Sequence[Pod]) -> list[Pod]:
+        """Them, with what Kueue says of those that wait."""
+        waiting = {each.counted.workload for each in pods if each.counted and each.counted.is_waiting}
+        said = {each: kueue.last_words(self._events(each)) for each in waiting}
+        return [
+            replace(each, reason=f"{each.reason}: {words}")
+            if each.counted and each.counted.is_waiting and (words := said[each.counted.workload])
+            else each
+            for each in pods
+        ]
+
     def _why(self, name: str) -> str:
         """Why a pod goes, as far as we may know."""
+        return answers.words_of(self._events(name))
+
+    def _events(self, name: str) -> list[dict[str, Any]]:
+        """What happened to something, as far as we may know."""
         with contextlib.suppress(TrainmasterError):
-            return answers.words_of(self._api.all("events", fieldSelector=f"involvedObject.name={name}"))
-        return ""
+            return self._api.all("events", fieldSelector=f"involvedObject.name={name}")
+        return []
 
     def _reached(self, node: Node, known: KnownCluster, asked: AskedMachines, machine: KnownMachine) -> Node:
         """See `LedgerProvider`."""
