@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import signal
 import subprocess
@@ -147,6 +148,15 @@ def test_a_job_without_checkpoints_is_quoted_as_beginning_again_when_its_machine
     told = [any(words in each for each in one["experiments"]["main"]["notes"]) for one in found]
     assert told == [True, False]
     assert found[0]["time_s"]["p95"] > 1.5 * found[1]["time_s"]["p95"]
+
+
+def test_a_gang_on_hosts_that_do_not_answer_is_quoted_with_a_network_that_is_believed(tm):
+    hosts = [{"name": f"h{n}", "address": "127.0.0.1", "port": n} for n in (1, 2)]
+    tm.env["TRAINMASTER_HOSTS"] = str(tm.write("hosts.yaml", json.dumps({"hosts": hosts})))
+    gang = {"distributed": {"strategy": "allreduce", "workers": 2}, "framework": "plain"}
+    found = quote(tm, training(tm, steps=300, top={"provider": "hosts"}, **gang)).json
+    (told,) = [each for each in found["experiments"]["main"]["notes"] if "hosts get from each other" in each]
+    assert "is not known, 1 Gbit/s is believed: `trainmaster doctor --provider hosts`" in told
 
 
 def test_own_measurements_need_neither_a_profile_nor_the_script(tm):

@@ -133,7 +133,7 @@ class HostsProvider:
         Those that others use are left alone. Where it could not be measured, `examine` tries again.
         """
         names = {host.name for host in self._inventory.hosts}
-        is_told = len(self._memory.mbps(measured=False).keys() & names) >= _TWO
+        is_told = len(self._memory.mbps(measured=False).keys() & names) >= _TWO or len(names) < _TWO
         if self._memory.cores().keys() & names and (is_told or not network):
             return
         seen = self._look(self._inventory.hosts)

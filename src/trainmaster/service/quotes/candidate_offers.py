@@ -6,7 +6,7 @@ import json
 import math
 import platform
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import date
 from typing import TYPE_CHECKING, Final
@@ -17,7 +17,7 @@ from trainmaster.providers.capabilities import HOST, OfferSource, capabilities_o
 from trainmaster.providers.offer import Extras, site_offer
 from trainmaster.service.quotes.prices import CATALOGUE, Prices
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import TrainmasterError, UsageError
 
 if TYPE_CHECKING:
     from trainmaster.advisor.market.memory_floor import Shares
@@ -283,7 +283,7 @@ def _hosts(place: ProviderPlace, today: date) -> CandidateOffers:
 
 
 def learn_machines(recipe: Recipe, service: OpenHome, environ: Mapping[str, str]) -> None:
-    """Ask hosts of one's own what they have never said, before a quote goes by it.
+    """Ask hosts of one's own what they have never said, before a quote goes by it; it is made anyway.
 
     Args:
         recipe: that is quoted: for gangs what goes between hosts is measured, which takes a second, once.
@@ -295,7 +295,10 @@ def learn_machines(recipe: Recipe, service: OpenHome, environ: Mapping[str, str]
     from trainmaster.providers import get_provider
     from trainmaster.providers.base import Learns
 
-    with closing(get_provider(recipe.provider, service.place(recipe.provider, environ))) as provider:
+    with (
+        suppress(TrainmasterError),
+        closing(get_provider(recipe.provider, service.place(recipe.provider, environ))) as provider,
+    ):
         if isinstance(provider, Learns):
             provider.learn(network=any(each.distributed for each in recipe.experiments.values()))
 
