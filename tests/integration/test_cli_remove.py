@@ -27,6 +27,7 @@ def test_a_run_is_removed_once_that_was_agreed_to(tm):
     assert "models" in tm.call("df").out
     assert tm.call("prune", "checkpoints", "--dry-run", "--json").json["kinds"]["checkpoints"]["count"] == 0
     assert "nothing is left" in tm.call("prune").err
+    assert "runs are named, and chosen" in tm.call("rm", run, "--older-than", "3d", code=2).err
     said = tm.call("rm", run, "--yes", "--json")
     gone = said.json
     assert said.out.count("\n") == 1

@@ -212,11 +212,7 @@ class _Verb(TyperCommand):
             return TyperCommand.parse_args(self, ctx, args)
         needs = [each for each in self.params if each.required and each.param_type_name == "argument"]
         if not args and needs:
-            names = " ".join(each.metavar or (each.name or "").upper() for each in needs)
-            what = f": {getattr(needs[0], 'help', '')}" if len(needs) == 1 else ""
-            raise UsageError(
-                f"{ctx.command_path} needs {names}{what}", f"`{ctx.command_path} --help` has the rest."
-            )
+            raise self._needs(ctx, needs)
         ctx.allow_extra_args = True
         try:
             read = TyperCommand.parse_args(self, ctx, args)
@@ -225,12 +221,24 @@ class _Verb(TyperCommand):
                 raise self._no_such_option(ctx, error.option_name) from None  # type: ignore[attr-defined]
             if (message := getattr(error, "format_message", None)) is None:
                 raise
+            missing = next((each for each in needs if each is getattr(error, "param", None)), None)
+            if missing is not None and "Missing" in message():
+                raise self._needs(ctx, [missing]) from None
             hint = f"`{ctx.command_path} --help` says what it takes."
             raise UsageError(f"{ctx.command_path}: {message().rstrip('.')}", hint) from None
         if ctx.args:
             hint = _TOO_MUCH.get(self.name or "", f"`{ctx.command_path} --help` says what it takes.")
             raise UsageError(f"{ctx.command_path}: {' '.join(ctx.args)} is too much", hint)
         return read
+
+    @staticmethod
+    def _needs(ctx: Any, missing: list[Any]) -> UsageError:  # noqa: ANN401 - typer's own types are private
+        """What is not there, and of one thing what it is."""
+        names = " ".join(each.metavar or (each.name or "").upper() for each in missing)
+        what = f": {getattr(missing[0], 'help', '')}".rstrip(".: ") if len(missing) == 1 else ""
+        return UsageError(
+            f"{ctx.command_path} needs {names}{what}", f"`{ctx.command_path} --help` has the rest."
+        )
 
     def _no_such_option(self, ctx: Any, given: str) -> UsageError:  # noqa: ANN401 - as above
         """With the one that is meant: what typer proposes may be far from it."""

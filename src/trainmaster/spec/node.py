@@ -488,6 +488,8 @@ def _put(parent: YamlNode, path: str, value: YamlNode, flag: str, above: tuple[s
         near = nearest(key, list(parent.entries))
         hint = f"Did you mean '{near}'?" if near else f"Known: {', '.join(parent.entries)}."
         raise UsageError(f"{flag}: there is no experiment '{key}'", hint)
+    if child is None and not above and (meant := _parameter(parent, key if key != "parameters" else rest)):
+        raise UsageError(f"{flag}: a recipe has no key '{key}'", f"Did you mean --set {meant}=VALUE?")
     at = child or parent
     if rest:
         if child is None or child.is_null:
@@ -497,6 +499,21 @@ def _put(parent: YamlNode, path: str, value: YamlNode, flag: str, above: tuple[s
         entries = {name: node for name, node in parent.entries.items() if name != key}
         return replace(parent, entries=entries, keys={name: parent.keys[name] for name in entries})
     return with_entry(parent, key, _moved(value, at, flag), flag)
+
+
+def _parameter(root: YamlNode, name: str) -> str:
+    """Where the one parameter of this name stands; empty if there is none, or there are several."""
+    experiments = root.entries.get("experiments")
+    parameters = {
+        experiment: node.entries.get("parameters")
+        for experiment, node in (experiments.entries if experiments is not None else {}).items()
+    }
+    found = [
+        f"experiments.{experiment}.parameters.{name}"
+        for experiment, node in parameters.items()
+        if node is not None and name in node.entries
+    ]
+    return found[0] if len(found) == 1 else ""
 
 
 def below(root: YamlNode, path: tuple[str, ...]) -> YamlNode | None:

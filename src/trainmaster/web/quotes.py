@@ -34,6 +34,9 @@ _RIGHT: Final = 16
 _TOP: Final = 16
 _BOTTOM: Final = 40
 _MOST_POINTS: Final = 12
+#: Of a name beside a point: how wide a letter is, and how far lines are apart.
+_LETTER: Final = 8
+_LINE: Final = 16
 #: Of an interval's bar, what is shorter is not a part of its own; colours of the parts.
 _LEAST_PART: Final = 0.015
 _COLOURS: Final = 8
@@ -50,6 +53,7 @@ class ParetoPoint:
         is_chosen: the one that is quoted.
         cluster: as the quote has it.
         name: of the few that are proposed: ``fastest``, ``best value``, ``quoted``; else empty.
+        name_x, name_y: where that begins, or ends if it is ``ends_there``.
     """
 
     index: int
@@ -61,6 +65,9 @@ class ParetoPoint:
     is_chosen: bool
     cluster: Mapping[str, Any]
     name: str
+    name_x: float
+    name_y: float
+    ends_there: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +117,22 @@ class QuoteFigure:
         costs = [cost_usd["p5"], cost_usd["p95"], *(each["cost_usd"] for _, each in front)]
         y = FigureAxis(costs, HEIGHT - _BOTTOM, _TOP)
         names = choices([each for _, each in front], quote["cluster"])
+        points = [(x.at(each["time_s"]), y.at(each["cost_usd"])) for _, each in front]
+        labels = _labels(points, names, width)
         alternatives = [
             ParetoPoint(
                 index,
                 cluster_words(each["cluster"]),
                 each["time_s"],
                 each["cost_usd"],
-                x.at(each["time_s"]),
-                y.at(each["cost_usd"]),
+                points[place][0],
+                points[place][1],
                 each["cluster"] == quote["cluster"],
                 each["cluster"],
                 names.get(place, ""),
+                labels[place][0],
+                labels[place][1],
+                labels[place][2],
             )
             for place, (index, each) in enumerate(front)
         ]
@@ -162,6 +174,29 @@ def cluster_words(cluster: Mapping[str, Any]) -> str:
     worker, server = cluster["worker"], cluster["parameter_server"]
     text = f"{worker['count']} x {worker['instance']}{' (spot)' if worker['spot'] else ''}"
     return text + (f" + {server['count']} x {server['instance']} (parameter server)" if server else "")
+
+
+def _labels(
+    points: Sequence[tuple[float, float]], names: Mapping[int, str], width: int
+) -> list[tuple[float, float, bool]]:
+    """Where the names of points are: x, y, and whether they end there; none lies on another.
+
+    >>> _labels([(100, 200), (120, 204)], {0: "best value", 1: "quoted"}, 340)
+    [(109, 192, False), (129, 176, False)]
+    """
+    found: list[tuple[float, float, bool]] = []
+    taken: list[tuple[float, float, float]] = []
+    for place, (x, y) in enumerate(points):
+        ends_there = x > width - 100
+        at, long = x + (-9 if ends_there else 9), _LETTER * len(names.get(place, ""))
+        begin, lowest = (at - long if ends_there else at), y - 8
+        beside = [row for first, end, row in taken if begin < end and first < begin + long]
+        while hit := [row for row in beside if abs(lowest - row) < _LINE]:
+            lowest = min(hit) - _LINE
+        if long:
+            taken.append((begin, begin + long, lowest))
+        found.append((at, lowest, ends_there))
+    return found
 
 
 def choices(front: Sequence[Mapping[str, Any]], quoted: Mapping[str, Any]) -> dict[int, str]:

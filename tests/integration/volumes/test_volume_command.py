@@ -92,7 +92,7 @@ def test_a_volume_from_push_to_gc(tm, data):
         (["push", ".", "s4://x/y"], "no object store"),
         (["push", ".", "cats", "--chunk-size", "many"], "no size"),
         (["push", ".", "cats@1"], "makes a new version"),
-        (["push", "."], "Missing argument"),
+        (["push", "."], "needs URL"),
         (["ls", "cats"], "there is no volume"),
         (["cat", "cats@7", "x"], "no version 7"),
         (["rm", "cats"], "--yes"),

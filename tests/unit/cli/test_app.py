@@ -63,7 +63,11 @@ def test_who_looks_at_runs_loads_nothing_that_only_driving_needs(tmp_path, monke
         (["status", "--total", "3"], "status has no option --total", "`trainmaster status --help`"),
         (["models", "diff", "--foo"], "models diff has no option --foo", "`trainmaster models diff --help`"),
         (["models", "diff"], "trainmaster models diff needs A B", "`trainmaster models diff --help`"),
-        (["models", "diff", "a@1"], "models diff: Missing argument 'B'", "`trainmaster models diff --help`"),
+        (
+            ["models", "diff", "a@1"],
+            "models diff needs B: The other model",
+            "`trainmaster models diff --help`",
+        ),
         (["status", "--limit", "x"], "status: Invalid value for '--limit'", "`trainmaster status --help`"),
         (["server", "key", "rotate", "a", "b"], "rotate: b is too much", "server key rotate --help`"),
         (["workflows", "--yess"], "workflows list has no option --yess", "workflows list --help`"),

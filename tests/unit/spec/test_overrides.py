@@ -62,6 +62,12 @@ class TestOverrides:
             read(HEAD, overrides=[override])
         assert expected in str(caught.value)
 
+    @pytest.mark.parametrize("override", ["lr=3", "parameters.lr=3"])
+    def test_a_parameter_that_is_named_alone_is_told_with_its_path(self, read, override):
+        with pytest.raises(UsageError) as caught:
+            read(HEAD + "    parameters: {lr: [1, 2]}\n", overrides=[override])
+        assert caught.value.hint == "Did you mean --set experiments.train.parameters.lr=VALUE?"
+
     def test_values_that_are_wrong_are_told_from_the_file(self, mistakes):
         [line] = mistakes(HEAD, overrides=["experiments.train.retires=5"])
         assert line == (

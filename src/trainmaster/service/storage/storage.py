@@ -247,9 +247,9 @@ class Storage:
             self._caller.need("run")
         chooses, database = older_than_s is not None or bool(where.strip()), self._service.database
         if bool(runs) == chooses:
-            raise UsageError(
-                "which runs?", "Name them, or choose some by --older-than 30d, --label KEY=VALUE or --where."
-            )
+            what = "runs are named, and chosen by a condition, too" if chooses else "which runs?"
+            hint = "Name them, or choose some by --older-than 30d, --label KEY=VALUE or --where."
+            raise UsageError(what, hint)
         seen = TeamRuns(self._service, self._caller)
         if chooses:
             before = database.clock_s() - (older_than_s or 0.0)

@@ -174,7 +174,7 @@ def _since(since: str, now: float) -> float:
         return datetime.fromisoformat(since).replace(tzinfo=UTC).timestamp()
     except ValueError:
         raise UsageError(
-            f"since {since!r}",
+            f"since {since!r}: that is no time",
             "Write a time such as 30d, a day such as 2026-11-01, or month: since this one began.",
         ) from None
 
