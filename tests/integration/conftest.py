@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import textwrap
@@ -19,7 +20,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from command_server import TRAINMASTER, Command, commands
+from learning import needs
 
+from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
 from trainmaster.testing.waits import until
 
 if TYPE_CHECKING:
@@ -350,6 +353,33 @@ def tm(tmp_path: Path) -> Iterator[Trainmaster]:
     finally:
         user.clean_up()
         signal.signal(signal.SIGHUP, before)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A browser. Not for longer: while its loop runs, no other one may in this thread."""
+    needs("playwright", "axe_playwright_python")
+    program = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+    if program is None:
+        pytest.skip("there is no Chromium: apt-get install chromium-headless-shell")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="session")
+def private_s3() -> Iterator[PrivateS3]:
+    """One SeaweedFS for the session; ask it for a `new_bucket`."""
+    pytest.importorskip("boto3", reason="buckets are made with boto3")
+    try:
+        server = PrivateS3()
+    except NoS3Error as error:
+        pytest.skip(str(error))
+    with server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,6 @@ import pytest
 from learning import needs
 from running_server import RunningServer
 
-CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 RECIPE = "name: job\nexperiments:\n  main: {command: python train.py}\n"
 SCRIPT = """\
 import json, os
@@ -35,31 +34,25 @@ def status_of(url, **headers):
 
 @pytest.mark.timeout(600)
 @pytest.mark.browser
-def test_tensorboard_is_one_click_away_and_outlives_the_server(tm):
+def test_tensorboard_is_one_click_away_and_outlives_the_server(tm, browser):
     pytest.importorskip("fastapi", reason="the extra `server` is not installed")
-    needs("playwright", "tensorboard")
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium: apt-get install chromium-headless-shell")
-    from playwright.sync_api import sync_playwright
-
+    needs("tensorboard")
     token = tm.call("token", "create", "ci", "--scopes", "read,run", "--json").json["token"]
     server = RunningServer(tm.start, token)
     server.start()
     run = server.send(SCRIPT, {"recipe": RECIPE, "provider": None})[1]["run"]
     tm.until(lambda: server.ask("GET", f"/runs/{run}")[1]["state"] == "DONE", "the run is over")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page()
-        page.set_default_timeout(300_000)
-        page.goto(server.setup_url)
-        page.get_by_role("button", name="Log in").click()
-        page.get_by_role("link", name="New run").wait_for()
-        page.goto(f"{server.url}/runs/{run}")
-        page.get_by_role("button", name="TensorBoard").click()
-        page.get_by_text(f"{run}/main/0").first.wait_for()  # in TensorBoard's list
-        assert not any(cookie["name"] == "trainmaster-app" for cookie in page.context.cookies(server.url))
-        address = page.url.partition("#")[0].partition("?")[0]
-        browser.close()
+    page = browser.new_page()
+    page.set_default_timeout(300_000)
+    page.goto(server.setup_url)
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("link", name="New run").wait_for()
+    page.goto(f"{server.url}/runs/{run}")
+    page.get_by_role("button", name="TensorBoard").click()
+    page.get_by_text(f"{run}/main/0").first.wait_for()  # in TensorBoard's list
+    assert not any(cookie["name"] == "trainmaster-app" for cookie in page.context.cookies(server.url))
+    address = page.url.partition("#")[0].partition("?")[0]
+    page.close()
     (app,) = server.ask("GET", "/apps")[1]["apps"]
     assert (app["state"], app["runs"]) == ("RUNNING", [run])
     authorization = f"Bearer {token}"
@@ -84,31 +77,25 @@ def path_with_jupyter():
 
 @pytest.mark.timeout(600)
 @pytest.mark.browser
-def test_a_kernel_of_a_notebook_answers_in_the_browser(tm):
-    needs("playwright", "h11")
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium: apt-get install chromium-headless-shell")
+def test_a_kernel_of_a_notebook_answers_in_the_browser(tm, browser):
+    needs("h11")
     path = path_with_jupyter()
-    from playwright.sync_api import sync_playwright
-
     tm.write("train.py", SCRIPT)
     run = tm.run(tm.recipe(RECIPE))["run"]
     notebook = tm.start("notebook", run, env=tm.env | {"PATH": path})
     notebook.until(lambda: "http" in notebook.out, "it answers")
     address = next(line for line in notebook.out.splitlines() if line.startswith("http"))
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page()
-        page.set_default_timeout(300_000)
-        page.goto(address)
-        page.locator(".jp-LauncherCard[data-category=Notebook]").first.click()
-        page.get_by_text("| Idle").first.wait_for()  # the kernel is there
-        page.locator(".jp-Notebook .jp-CodeCell .cm-content").first.click()
-        page.keyboard.type("import os, trainmaster; print('answer', 6 * 7, sorted(os.listdir()))")
-        page.keyboard.press("Shift+Enter")
-        page.get_by_text("answer 42").first.wait_for()
-        assert "'code'" in page.locator(".jp-OutputArea-output").first.inner_text()
-        browser.close()
+    page = browser.new_page()
+    page.set_default_timeout(300_000)
+    page.goto(address)
+    page.locator(".jp-LauncherCard[data-category=Notebook]").first.click()
+    page.get_by_text("| Idle").first.wait_for()  # the kernel is there
+    page.locator(".jp-Notebook .jp-CodeCell .cm-content").first.click()
+    page.keyboard.type("import os, trainmaster; print('answer', 6 * 7, sorted(os.listdir()))")
+    page.keyboard.press("Shift+Enter")
+    page.get_by_text("answer 42").first.wait_for()
+    assert "'code'" in page.locator(".jp-OutputArea-output").first.inner_text()
+    page.close()
     notebook.send(signal.SIGINT)
     notebook.wait()
     assert tm.call("apps", "--json").json["apps"][0]["state"] != "WAITING"

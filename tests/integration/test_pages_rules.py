@@ -8,19 +8,16 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import time
 from datetime import datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from learning import needs
 from seeded_site import LONG, SeededSite
 
 from trainmaster.service.runs import task_reports
 
-CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 #: A test that begins also makes the runs, with whatever else this machine does.
 pytestmark = pytest.mark.timeout(600)
 #: Of each wait, milliseconds: beyond it something hangs.
@@ -57,19 +54,6 @@ def site(tmp_path_factory):
     found.large("tasks", 200, 50, ["loss"])
     yield found
     found.stop()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    needs("playwright", "axe_playwright_python")
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium: apt-get install chromium-headless-shell")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 def is_quiet():

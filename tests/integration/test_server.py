@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -153,28 +152,14 @@ def test_it_does_not_listen_in_clear_and_says_why_it_cannot_listen(tm):
         assert "cannot listen" in tm.call("server", "--port", other.getsockname()[1], code=2).err
 
 
-CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 SIZES = {"phone": (390, 844), "desk": (1280, 800)}
 
 
-@pytest.fixture(scope="module")
-def chromium():
-    needs("playwright", "axe_playwright_python")
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium: apt-get install chromium-headless-shell")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
-
-
 @pytest.fixture
-def browser(chromium):
+def browser(browser):
     """The one of this module, without the pages of other tests: they would ask servers that are gone."""
-    yield chromium
-    for context in chromium.contexts:
+    yield browser
+    for context in browser.contexts:
         context.close()
 
 

@@ -21,24 +21,13 @@ from trainmaster.control.attempt import saving, staging
 from trainmaster.control.task.layout import Home
 from trainmaster.objects import ObjectStore
 from trainmaster.testing.counting_proxy import CountingProxy
-from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
+from trainmaster.testing.private_s3 import PrivateS3
 
 pytestmark = [
     pytest.mark.s3,
     pytest.mark.skipif(not own_mounts(), reason="hosts with mounts of their own need root"),
 ]
 MB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def private_s3() -> Iterator[PrivateS3]:
-    pytest.importorskip("boto3", reason="buckets are made with boto3")
-    try:
-        server = PrivateS3()
-    except NoS3Error as error:
-        pytest.skip(str(error))
-    with server:
-        yield server
 
 
 @pytest.fixture

@@ -7,21 +7,7 @@ from fake_gcs import FakeGcs
 from fault_proxy import FaultProxy
 from private_azurite import NoAzuriteError, PrivateAzurite
 
-from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
-
 pytest.register_assert_rewrite("store_contract")
-
-
-@pytest.fixture(scope="session")
-def private_s3():
-    """One SeaweedFS for the session; ask it for a `new_bucket`."""
-    pytest.importorskip("boto3", reason="buckets are made with boto3")
-    try:
-        server = PrivateS3()
-    except NoS3Error as error:
-        pytest.skip(str(error))
-    with server:
-        yield server
 
 
 @pytest.fixture
