@@ -19,7 +19,7 @@ from test_kubernetes_provider import KubernetesBench, _until
 from trainmaster.providers.base import Node, NodeState
 from trainmaster.providers.capabilities import BUILT_IN
 from trainmaster.providers.kubernetes.provider import KubernetesProvider
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.testing.kueue_double import QUEUE, KueueDouble
 from trainmaster.testing.provider_contract import ProviderContract
 
@@ -48,7 +48,7 @@ def bench(kubernetes: KueueDouble, tmp_path: Path) -> Iterator[KueueBench]:
     made = KueueBench(kubernetes, tmp_path)
     kubernetes.quota_cpus = TWO
     yield made
-    kubernetes.is_on, kubernetes.recovery_s = True, 1800.0
+    kubernetes.is_on, kubernetes.is_away, kubernetes.recovery_s = True, False, 1800.0
     made.later(10_000_000.0)
     for home in (made.provider(), made.neighbour()):
         home.reap([])
@@ -261,6 +261,21 @@ def test_a_preempted_gang_may_save_and_hears_why(bench: KueueBench, kubernetes: 
     provider.acquire("one", bench.request(count=2, token="again"))
     in_state(provider, "one", NodeState.READY, NodeState.READY)
     _until(lambda: len(kubernetes.workloads) == 1)
+
+
+def test_while_kueue_is_away_machines_are_seen_and_end(bench: KueueBench, kubernetes: KueueDouble) -> None:
+    """Its webhook refuses every change of a pod: what it keeps is let go when it is back."""
+    provider = bench.provider()
+    gone, _ = pair(provider, bench)
+    kubernetes.is_away = True
+    kubernetes.evict(gone.id)
+    in_state(provider, "one", NodeState.READY)
+    with pytest.raises(ProviderError, match="failed calling webhook"):
+        provider.release("one")
+    assert kubernetes.left() == []
+    kubernetes.is_away = False
+    provider.release("one")
+    _until(lambda: not kubernetes.workloads and kubernetes.used_cpus() == 0.0)
 
 
 def test_what_would_not_be_queued_is_refused(

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from trainmaster.providers.kubernetes.kueue import counted
 from trainmaster.testing.kubernetes_double import KubernetesDouble
-from trainmaster.testing.kubernetes_pod import DoublePod, written_time
+from trainmaster.testing.kubernetes_pod import DoublePod, DoubleRefusal, written_time
 
 QUEUE: Final = "gpus"
 _KUEUE: Final = "kueue.x-k8s.io/"
@@ -53,6 +53,7 @@ class KueueDouble(KubernetesDouble):
     Attributes:
         quota_cpus: as given; it may be changed.
         workloads: by the name of the group, or of the pod that has none.
+        is_on: whether there is one. is_away: its webhook does not answer, without which no pod is changed.
         recovery_s: so long a group that ran may lack some of its pods.
     """
 
@@ -60,7 +61,7 @@ class KueueDouble(KubernetesDouble):
         super().__init__(cpus, nodes)
         self.quota_cpus = quota_cpus
         self.workloads: dict[str, _Workload] = {}
-        self.is_on = True
+        self.is_on, self.is_away = True, False
         self.recovery_s = 1800.0
 
     def used_cpus(self) -> float:
@@ -95,6 +96,9 @@ class KueueDouble(KubernetesDouble):
         return super()._create(space, told, is_dry=is_dry)
 
     def _answer(self, method: str, space: str, rest: list[str], query: Mapping[str, str], body: Any) -> Any:  # noqa: ANN401 - JSON
+        if self.is_away and method in ("POST", "PATCH"):
+            words = 'Internal error occurred: failed calling webhook "vpod.kb.io": connection refused'
+            raise DoubleRefusal(500, "InternalError", words)
         if (method, rest) == ("GET", ["localqueues"]):
             status = {"pendingWorkloads": sum(not each.is_admitted for each in self.workloads.values())}
             return {
@@ -105,6 +109,8 @@ class KueueDouble(KubernetesDouble):
         return super()._answer(method, space, rest, query, body)
 
     def _control(self) -> None:
+        if self.is_away:
+            return
         groups: dict[str, list[DoublePod]] = {}
         for pod in self._pods.values():
             about = pod.told["metadata"]

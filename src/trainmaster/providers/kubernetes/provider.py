@@ -392,13 +392,8 @@ class KubernetesProvider(LedgerProvider):
         listed = {each.name: each for each in self._heard(self._pods(known.cluster))}
         given_up = self._given_up(known, listed)
         self._delete(each.name for each in listed.values() if each.is_held and not each.is_leaving)
-        self._let_go(each.name for each in listed.values() if each.counted and each.counted.is_kept)
-        if self._settings.queue:  # what its node does not end keeps its place, and ends itself
-            self._delete((each.name for each in listed.values() if each.is_lost), "0")
-            counted = {each.name: each.counted for each in listed.values() if each.counted}
-            for name, change in kueue.shrunk(counted).items():
-                with gone_is_fine():
-                    self._api.call("PATCH", f"pods/{name}", change, kind="application/merge-patch+json")
+        with contextlib.suppress(KubeRefusedError):  # no pod is changed while Kueue is away; it is done later
+            self._mind_queue(listed)
         seen = dict[str, ListedMachine]()
         for asked, name, machine in known.left:
             if asked.is_made or name in listed:  # else it is about to be asked for
@@ -406,6 +401,16 @@ class KubernetesProvider(LedgerProvider):
                 seen[name], machine = self._seen(name, machine, there, given_up.get(asked.token, ""))
                 known = known.with_machine(asked.token, name, machine)
         return known, seen
+
+    def _mind_queue(self, listed: Mapping[str, Pod]) -> None:
+        """Let go what Kueue keeps, and tell it what there is."""
+        self._let_go(each.name for each in listed.values() if each.counted and each.counted.is_kept)
+        if self._settings.queue:  # what its node does not end keeps its place, and ends itself
+            self._delete((each.name for each in listed.values() if each.is_lost), "0")
+            counted = {each.name: each.counted for each in listed.values() if each.counted}
+            for name, change in kueue.shrunk(counted).items():
+                with gone_is_fine():
+                    self._api.call("PATCH", f"pods/{name}", change, kind="application/merge-patch+json")
 
     def _given_up(self, known: KnownCluster, listed: Mapping[str, Pod]) -> dict[str, str]:
         """Requests some of whose pods have had no node for too long, and why; these are deleted."""
@@ -519,11 +524,12 @@ class KubernetesProvider(LedgerProvider):
         self._delete(each.name for each in self._pods(known.cluster))
 
     def _delete(self, names: Iterable[str], grace_s: str = _RELEASE_S) -> None:
+        names = list(names)
         for name in names:
             with gone_is_fine():
                 self._api.call("DELETE", f"pods/{name}", query={"gracePeriodSeconds": grace_s})
-            if self._settings.queue:
-                self._let_go([name])
+        if self._settings.queue:
+            self._let_go(names)
 
     def _let_go(self, names: Iterable[str]) -> None:
         """Kueue keeps deleted pods of a group until all have ended, and those without a node for ever."""
