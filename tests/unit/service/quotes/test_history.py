@@ -67,6 +67,25 @@ def test_how_long_a_gang_takes_is_not_told_by_one_of_another_size(database, home
     assert {each.point.workers: each.duration_s for each in found} == {1: None, 2: 20.0}
 
 
+@pytest.mark.parametrize(
+    ("text", "seen", "expected"),
+    [
+        ("print(1)", None, 0.0),
+        ("print(1)", 90.0, 90.0),  # a package of it writes them
+        ("os.environ['TRAINMASTER_CHECKPOINT_DIR']", None, None),
+        ("os.environ['TRAINMASTER_CHECKPOINT_DIR']", 0.0, 0.0),
+    ],
+)
+def test_code_that_cannot_know_where_has_written_no_checkpoint(database, home, recipe, text, seen, expected):
+    (recipe.directory / "train.py").write_text(text)
+    recipe = gang_of(recipe, 2, command="python train.py")
+    key = histories(database, home, recipe)["main"].fingerprint
+    measured = Measurement(Point(Strategy.ALLREDUCE, 2, step_time_s=0.1), saves_every_s=seen)
+    database.add_measurement(new_row("p-1", key, "main", OWNER, measured))
+    (found,) = histories(database, home, recipe)["main"].same
+    assert found.saves_every_s == expected
+
+
 @pytest.mark.parametrize("workers", [1, 8])
 def test_where_only_another_size_was_seen_its_time_is_shared_by_all_or_by_none(
     database, home, recipe, workers
