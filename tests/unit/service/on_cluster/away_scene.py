@@ -36,12 +36,15 @@ RUN = "r-1"
 class Scene:
     """A home, and the machine that is to drive its run."""
 
-    def __init__(self, place, monkeypatch):
+    run = RUN
+
+    def __init__(self, place, monkeypatch, environ=None):
         monkeypatch.setattr(machine_driver, "_network", dict)
         self.place = place
         self.store_url = f"file://{place}/store"
         self.environ = {"TRAINMASTER_HOME": str(place / "home"), "TRAINMASTER_CACHE": str(place / "cache"),
-                        "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}  # fmt: skip
+                        "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret",
+                        **(environ or {})}  # fmt: skip
         self.home = Service(Home.from_environment(self.environ))
         snapshot = self.home.home.snapshots / "1a2b"
         snapshot.mkdir(parents=True)
@@ -111,10 +114,13 @@ class Scene:
         """Whether this home may drive it."""
         return self.home.database.acquire(RUN, time.time()) is not None
 
-    def close(self):
+    def silence(self):
         for publication in self.publications:  # their threads would go on until all tests are over
             publication._ended.set()
             publication._over.set()
+
+    def close(self):
+        self.silence()
         self.home.close()
         for driver in self.drivers:
             driver._service.close()
