@@ -132,7 +132,7 @@ def _seen(path: Path) -> tuple[int, int, int] | None:
 
 
 def prepare_server() -> None:
-    """Have JupyterLab end when nobody uses it.
+    """Have JupyterLab end when it is not used.
 
     What open pages ask for again and again is no use, or it would never end. Jupyter itself looks once a
     minute whether nothing was done, and the machine costs meanwhile.

@@ -468,7 +468,7 @@ class HandingOver:
         place = ProviderPlace(self._service.home.root, record.rows.run["home_id"], self._environ)
         if login := driver_login(provider, place):
             with self._making:
-                if self._over.is_set():  # nobody would remove it
+                if self._over.is_set():  # it would stay there
                     raise ProviderError(
                         f"{run} needs no driver on a machine any more", "Nothing is to be done."
                     )
