@@ -47,7 +47,9 @@ def test_runs_are_labelled_found_resumed_and_exported(tm):
     assert "        ^" in wrong
     assert "which run?" in tm.call("cancel", code=2).err
     assert "not both" in tm.call("cancel", run, "--label", "n=1", code=2).err
-    assert "had ended" in tm.call("cancel", "--label", "n=1").err
+    over = tm.call("cancel", "--label", "n=1").err
+    assert "1 run fits, and had ended already" in over
+    assert run not in over
     (tm.notes / "fine").touch()
     tm.call("resume", "--label", "n=1", env=env)
     tm.until(lambda: tm.status(run)["reason"] == "SUCCEEDED", "its end")

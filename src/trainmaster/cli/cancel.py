@@ -37,8 +37,8 @@ def cancel(
 ) -> None:
     """End a run, or tasks of it: SIGTERM, time to save, then SIGKILL. It can be resumed."""
     client = open_client(goes_on=False)
-    found = selected(client, run, label, where)
-    if tasks:
+    found = selected(client, run, label, where, goes_on=True)
+    if tasks and found:
         _end_tasks(client, found[0], tasks, as_json=as_json)
         return
     for each in found if len(found) > 1 else ():  # all begin to end before one is waited for

@@ -83,7 +83,12 @@ def _names_there(client: ClientProtocol) -> list[str]:
 
 
 def selected(
-    client: ClientProtocol, run: str | None, labels: Sequence[str] | None, where: str | None
+    client: ClientProtocol,
+    run: str | None,
+    labels: Sequence[str] | None,
+    where: str | None,
+    *,
+    goes_on: bool = False,
 ) -> list[str]:
     """Ids of the runs that are meant, newest first: one that is named, or all that options choose.
 
@@ -92,6 +97,7 @@ def selected(
         run: id of one, a beginning of it, or ``latest``.
         labels: as of ``--label``.
         where: as of ``--where``.
+        goes_on: of those that options choose only the ones that are not over; there may be none.
 
     Raises:
         UsageError: neither is given, or both, or one is wrong.
@@ -104,8 +110,12 @@ def selected(
         raise UsageError(f"{run}, and --label or --where", "Name a run, or choose by options; not both.")
     if run is not None:
         return [client.resolve(run)]
-    found = [row["run"] for row in client.listed(where=wanted)["runs"]]
-    if not found:
+    rows = client.listed(where=wanted)["runs"]
+    if not rows:
         raise NotFoundError(none_fits(client, wanted), "`trainmaster status` lists the runs.")
+    found = [row["run"] for row in rows if not goes_on or row["state"] != "DONE"]
+    if not found:
+        say(f"{counted(len(rows), 'run')} {'fits' if len(rows) == 1 else 'fit'}, and had ended already")
+        return []
     say(f"{counted(len(found), 'run')}: {', '.join(found[:10])}{' ...' * (len(found) > 10)}")
     return found
