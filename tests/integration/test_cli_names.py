@@ -1,4 +1,4 @@
-"""Names of runs: two homes on one object store never see each other's runs."""
+"""Names of runs: two homes on one object store never see each other's runs. Names of files and homes: any."""
 
 from __future__ import annotations
 
@@ -131,3 +131,22 @@ def test_a_store_that_cannot_be_written_is_told_at_the_start(tm, homes):
     err = home.call("run", home.recipe, code=2).err
     assert "TRAINMASTER_STORE" in err
     assert not list(Path(home.env["TRAINMASTER_HOME"]).glob("runs/*"))
+
+
+def test_a_home_may_have_any_name_and_is_restored_to_any_other(tm):
+    """What means something in URLs, in a shell and in a table means nothing here."""
+    names = ['what? it\'s 50%41 #1 "ü"', "where?to=50%41 #2 'ü'"]
+    before, now = ({**tm.env, "TRAINMASTER_HOME": str(tm.root / "homes" / name)} for name in names)
+    command = 'echo "$TRAINMASTER_PARAM_X" > "$TRAINMASTER_OUTPUT_DIR/a ?%41#.txt"'
+    parameters = {"x": ["two\nlines 'ü'"]}
+    recipe = tm.recipe({"experiments": {"main": {"command": command, "parameters": parameters}}})
+    summary = tm.run(recipe, env=before)
+    tm.call("server", "backup", tm.root / "50%41?.tar", env=before)
+    tm.call("server", "restore", tm.root / "50%41?.tar", env=now)
+    assert sorted(path.name for path in (tm.root / "homes").iterdir()) == sorted(names)
+    for env in (before, now):
+        listed = tm.call("models", summary["run"], env=env).out
+        assert len(listed.splitlines()) == 2, listed
+        tm.call("models", "get", summary["run"], tm.root / "got", env=env)
+        assert (tm.root / "got/a ?%41#.txt").read_text() == "two\nlines 'ü'\n"
+        shutil.rmtree(tm.root / "got")

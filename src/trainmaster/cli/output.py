@@ -155,8 +155,12 @@ def show_list(
 
 
 def number(value: object) -> str:
-    """A metric for people."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    r"""A metric or a parameter for people, on one line.
+
+    >>> print(number("two\nlines"), number(0.25))
+    two\nlines 0.25
+    """
+    return f"{value:.4g}" if isinstance(value, float) else str(value).replace("\n", r"\n")
 
 
 def verdict_lines(name: str, experiment: Mapping[str, Any]) -> list[str]:

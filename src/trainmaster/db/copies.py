@@ -40,7 +40,7 @@ def save(engine: Engine, file: Path) -> None:
         finally:
             raw.close()
         return
-    copy = open_database(f"sqlite:///{file}")
+    copy = open_database(_url(file))
     try:
         one_moment = engine.connect().execution_options(isolation_level="REPEATABLE READ")
         with one_moment as reading, copy.begin() as writing:
@@ -61,7 +61,7 @@ def fill(file: Path, url: str, backup: str) -> None:
         UsageError: the database is not empty.
         StoreError: it cannot be used.
     """
-    source, target = open_database(f"sqlite:///{file}"), open_database(url)
+    source, target = open_database(_url(file)), open_database(url)
     try:
         with source.connect() as reading, target.begin() as writing:
             lock_schema(writing)
@@ -180,6 +180,10 @@ def hold(connection: Connection, now: float, why: str) -> int:
 
 
 # --- private --------------------------------------------------------------------------------------------
+
+
+def _url(file: Path) -> str:
+    return sa.URL.create("sqlite", database=str(file)).render_as_string(hide_password=False)
 
 
 def _copy(reading: Connection, writing: Connection) -> None:

@@ -95,8 +95,7 @@ class Home(RunFiles):
             root=root,
             cache=cache,
             store_url=_url(environ.get("TRAINMASTER_STORE") or str(root / "store")),
-            database_url=environ.get("TRAINMASTER_DATABASE")
-            or f"sqlite:///{_escaped(root / 'trainmaster.db')}",
+            database_url=environ.get("TRAINMASTER_DATABASE") or sqlite_url(root / "trainmaster.db"),
             patience_s=seconds_of(environ, "TRAINMASTER_DATABASE_PATIENCE", PATIENCE_S),
         )
 
@@ -281,6 +280,15 @@ def _remove_if_empty(directory: Path) -> None:
 def _url(text: str) -> str:
     # The same store must be meant from every directory.
     return text if "://" in text else f"file://{_escaped(Path(text).expanduser().absolute())}"
+
+
+def sqlite_url(file: Path) -> str:
+    """The database in a file, whatever its directories are called.
+
+    >>> sqlite_url(Path("/homes/why?/50%/trainmaster.db"))
+    'sqlite:////homes/why%3F/50%25/trainmaster.db'
+    """
+    return f"sqlite:///{_escaped(file).replace('?', '%3F')}"
 
 
 def _escaped(path: Path) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from trainmaster.artifacts.scratch import is_occupied, move_into_place, scratch_directory
 from trainmaster.artifacts.unpacking import UnpackError, UnpackLimits, unpack
-from trainmaster.control.task.layout import Home
+from trainmaster.control.task.layout import Home, sqlite_url
 from trainmaster.db import copies
 from trainmaster.db.engine import SCHEMA_REVISION, make_engine, open_database
 from trainmaster.db.migrations import FIRST_REVISION
@@ -48,8 +48,7 @@ def restore(file: Path, *, goes_on: bool, environ: Mapping[str, str] | None = No
         )
     if not file.is_file():
         raise UsageError(f"there is no file {file}", "`trainmaster server backup FILE` writes one.")
-    inside = f"sqlite:///{str(home.root / 'trainmaster.db').replace('%', '%25')}"
-    is_inside = home.database_url == inside
+    is_inside = home.database_url == sqlite_url(home.root / "trainmaster.db")
     hint = "It needs room for the backup, and must be no mount point. Nothing was restored."
     with fails_as(f"{home.root} cannot be made", hint), scratch_directory(home.root) as scratch:
         scratch.chmod(0o700)
@@ -147,7 +146,7 @@ def _check(scratch: Path, manifest: dict[str, Any]) -> None:
 def _make_right(file: Path, manifest: dict[str, Any], home: Home, *, goes_on: bool) -> int:
     """Bring the database to this version's schema and to its new place; how many runs were ended."""
     file.chmod(0o600)
-    engine = open_database(f"sqlite:///{str(file).replace('%', '%25')}")
+    engine = open_database(sqlite_url(file))
     try:
         with engine.begin() as connection:
             copies.relocate(connection, Path(manifest["home"]), home.root)
