@@ -226,16 +226,6 @@ def test_a_host_that_does_not_answer_is_no_lost_node(tmp_path: Path) -> None:
     assert provider.nodes("one") == []
 
 
-def test_a_host_that_was_silent_when_it_was_given_back_can_be_had_again(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, some_hosts(1))
-    provider = bench.provider()
-    provider.acquire("one", bench.request(token="first"))
-    bench.shell.silent = {"h1"}
-    provider.release("one", ["h1"])
-    bench.shell.silent = set()
-    assert [node.id for node in provider.acquire("one", bench.request(token="second"))] == ["h1"]
-
-
 def test_hosts_that_left_the_inventory_can_be_given_back(tmp_path: Path) -> None:
     bench = Bench(tmp_path, some_hosts(2))
     bench.provider().acquire("one", bench.request(count=2))

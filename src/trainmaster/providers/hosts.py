@@ -373,6 +373,9 @@ class HostsProvider:
     def _release(self, cluster: str, ids: Sequence[str] | None) -> None:
         remembered = {node.id: node for node in self._memory.recall(cluster)}
         wanted = [host for host in self._hosts(remembered) if ids is None or host.name in ids]
+        if ids is None:  # also one that was silent when it was given back, and may be there again
+            before = self._memory.tokens(cluster).keys() - {host.name for host in wanted}
+            wanted += [host for host in self._inventory.hosts if host.name in before]
         claims = {
             one.host.name: [
                 claim for claim in one.claims.own if (claim.owner, claim.cluster) == (self._owner, cluster)
