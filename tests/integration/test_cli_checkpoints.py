@@ -69,6 +69,16 @@ def test_a_killed_member_goes_on_from_the_newest(tm):
     assert 0 < int(step) <= last
 
 
+def test_a_script_that_never_stops_writing_is_told_that_it_has_no_checkpoint(tm):
+    """Whoever is not told learns it when a machine is lost."""
+    write = 'head -c 20000000 /dev/zero > "$TRAINMASTER_CHECKPOINT_DIR/a"'
+    call, _ = begin(tm, f'echo 1 0 0 >> "$NOTES/starts"; while [ ! -e "$NOTES/finish" ]; do {write}; done')
+    call.until(lambda: "no checkpoint: whenever its files were copied, 5 times" in call.err, "it is told")
+    (tm.notes / "finish").touch()
+    call.wait(0)
+    assert call.err.count("no checkpoint:") == 1
+
+
 def test_keep_is_honoured_in_the_store(tm):
     leaves_model = "python count.py; echo weights > $TRAINMASTER_OUTPUT_DIR/model"
     call, run = begin(tm, leaves_model, checkpoint={"every": "0.3s", "keep": 2})

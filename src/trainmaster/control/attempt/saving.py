@@ -36,6 +36,8 @@ from trainmaster.spec.states import EndReason
 
 #: A directory that changes while it is read is tried again this often at an attempt's end.
 STABLE_TRIES = 3
+#: So often in a row a running script was writing whenever its checkpoint was copied: then it is told.
+UNSTABLE_TOLD = 5
 #: A model that waits is fetched from its nodes unless one of its members has left more.
 SECURED_BYTES = 1 << 30
 
@@ -243,6 +245,13 @@ def checkpoint(context: TaskContext) -> Job:
             drop_kept_checkpoint(context, {})
     except (TrainmasterError, OSError) as error:
         return Job(done=True, error=one_line(error))
+    times = context.unstable.get(context.place.checkpoint, 0)
+    if published is None and times >= UNSTABLE_TOLD:
+        return Job(
+            done=True,
+            error=f"whenever its files were copied, {UNSTABLE_TOLD} times in a row, the script was writing "
+            "them. Have it write seldom enough that they stand still for as long as a copy takes.",
+        )
     return Job(done=True, progressed=published is not None)
 
 
@@ -263,6 +272,7 @@ def publish_checkpoint(
         number = _published(context, partial(context.site.publish_checkpoint, is_patient=is_patient), tries)
     except RelayError:
         if not fetch_checkpoint(context, tries=tries, is_patient=is_patient):
+            _was_unstable(context)
             return None
         return _published(context, publish_checkpoint_here, tries)
     if number is not None and not context.site.stays:
@@ -278,11 +288,18 @@ def _published(context: TaskContext, publish: Callable[[TaskContext], int | None
         try:
             number = publish(context)
         except UnstableDirectory:
+            _was_unstable(context)
             continue
+        context.unstable.pop(context.place.checkpoint, None)
         if number is not None:
             context.checkpoints.prune(checkpoints_of(context.experiment).keep, context.bad_checkpoints)
         return number
     return None
+
+
+def _was_unstable(context: TaskContext) -> None:
+    directory = context.place.checkpoint
+    context.unstable[directory] = context.unstable.get(directory, 0) + 1
 
 
 def publish_checkpoint_here(context: TaskContext) -> int | None:

@@ -75,6 +75,7 @@ class AttemptActions:
     _launchers: dict[str, Launcher] = field(default_factory=dict, init=False)
     _searchers: dict[str, Searcher] = field(default_factory=dict, init=False)
     _listings: dict[Path, Listing] = field(default_factory=dict, init=False)
+    _unstable: dict[Path, int] = field(default_factory=dict, init=False)
     _environments_of_setups: dict[str, Path] = field(default_factory=dict, init=False)
     _adopted: set[tuple[str, int, int]] = field(default_factory=set, init=False)
 
@@ -288,6 +289,7 @@ class AttemptActions:
             variables={**found.env, **self.secrets.get(experiment, {})},
             environments=self._environments_of_setups,
             listings=self._listings,
+            unstable=self._unstable,
             site=self.site,
             owner=self.owner,
             is_foreign=self.is_foreign,

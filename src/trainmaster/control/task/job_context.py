@@ -55,6 +55,7 @@ class TaskContext:
         reported: last values of the task until now, where the attempt goes on from a checkpoint.
         environments: where each experiment's ``setup`` goes, once that was worked out.
         listings: what each checkpoint directory held when it was last published or restored.
+        unstable: how often in a row each of these directories changed while it was copied.
         site: where it runs: this machine, or nodes.
         owner: what its artifacts say of whose they are.
         is_foreign: others have sent its recipe: this machine fetches no URL for it.
@@ -84,6 +85,7 @@ class TaskContext:
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     environments: dict[str, Path] = field(default_factory=dict)
     listings: dict[Path, Listing] = field(default_factory=dict)
+    unstable: dict[Path, int] = field(default_factory=dict)
     owner: Owner | None = None
     is_foreign: bool = False
     facts: RunFacts = field(default_factory=RunFacts)
