@@ -286,11 +286,15 @@ def test_exec_and_ssh_are_inside_and_cp_on_the_machine(tm, engine):
     )
     assert (hears.out, hears.err) == ("given\n", "apart\n")
     assert tm.call("exec", run, "--", "python3", "-c", "import sys; print(sys.prefix)").out == "/usr/local\n"
-    staying = tm.start("exec", run, "worker-0", "--", "touch here; sleep 12345; true")
+    saves = (
+        "trap 'sleep 0.7 && touch saved; exit' TERM"  # by a program that it begins when it is asked to end
+    )
+    staying = tm.start("exec", run, "worker-0", "--", f"{saves}; touch here; sleep 12345; true")
     tm.until((code / "here").exists, "it has begun")
     staying.send(signal.SIGTERM)
     assert staying.process.wait(60) == 128 + signal.SIGTERM
     tm.until(lambda: subprocess.run(["pgrep", "-f", "^sleep 12345$"]).returncode != 0, "it is gone")
+    tm.until((code / "saved").exists, "what it did at its end was left alone")
     (tm.root / "given").write_text("from here")
     tm.call("cp", tm.root / "given", f"{run}:given")
     assert (code / "given").read_text() == "from here"

@@ -81,9 +81,10 @@ ended() {
       session=$(sed 's/.*) //' "${one%%environ}stat" 2>/dev/null | cut -d' ' -f4)
       pid=${one#/proc/} pid=${pid%%/environ}; : "${leader:=$session}"
       case $asked in *" $pid "*) continue;; esac
-      [ "$session" != "$leader" ] || { asked="$asked$pid " more=y; kill -s TERM "$pid"; }
+      [ "$session" != "$leader" ] || { asked="$asked$pid "; kill -s STOP "$pid" && more=y; }
     done
-  done 2>/dev/null
+  done 2>/dev/null # each is stopped first: what one begins as it ends is its own
+  for one in $asked; do kill -s TERM "$one"; kill -s CONT "$one"; done 2>/dev/null
   exit 143
 }
 for one in $(of_member); do

@@ -131,18 +131,23 @@ def end_begun_by(pid: int, number: int) -> None:
         pid: a child of ours that was not waited for, so that the id is still its own.
         number: of the signal.
     """
-    stopped: list[int] = []
-    while new := [each for each in begun_by(pid) if each not in stopped]:
-        stopped += new
-        _signal(new, signal.SIGSTOP)
-    _signal(stopped, number)
-    _signal(stopped, signal.SIGCONT)
+    seen: list[int] = []
+    while new := [each for each in begun_by(pid) if each not in seen]:
+        seen += new
+        if not _signal(new, signal.SIGSTOP):
+            break  # what another user has become, as by sudo, may begin more for as long as it likes
+    _signal(seen, number)
+    _signal(seen, signal.SIGCONT)
 
 
-def _signal(pids: list[int], number: int) -> None:
+def _signal(pids: list[int], number: int) -> int:
+    """How many there are that have got it."""
+    count = 0
     for pid in pids:
         with suppress(OSError):  # gone, or another user's
             os.kill(pid, number)
+            count += 1
+    return count
 
 
 def _start_ticks(pid: int) -> int | None:

@@ -62,3 +62,13 @@ def test_what_a_program_begins_while_it_is_ended_ends_too(monkeypatch):
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(late[0], signal.SIGKILL)
         os.close(late[0])
+
+
+def test_what_a_signal_does_not_reach_is_not_asked_again_for_all_that_it_begins(monkeypatch):
+    """A program of another user, as by sudo, whose next command is there at each look."""
+    monkeypatch.setattr(processes, "begun_by", lambda pid: [pid, *range(2**22 + 1, next(looks))])
+    looks = iter(range(2**22 + 2, 2**22 + 100))
+    with started("sleep 600") as program:
+        processes.end_begun_by(program.pid, signal.SIGTERM)
+        assert program.wait() == -signal.SIGTERM
+    assert next(looks) == 2**22 + 4, "it was looked at twice"

@@ -52,9 +52,10 @@ LENIENT: Final = "set +eu; set +o pipefail"
 _WORK: Final = 'cd "$VIRTUAL_ENV/work"'
 #: What starts a script behind the shell, as `run --detach` does: it would end with the command here.
 _DETACHED: Final = re.compile(
-    r"(?:[ \t]+(?:(?:[012]?>>?|&>>?|<)[ \t]*[^\s&]+|[012]>&[012]))*[ \t]*(?<![&>])&(?:[ \t]*disown)?\s*\Z"
+    r"(?:(?:[ \t]|\\\n)+(?:(?:[012]?>>?|&>>?|<)[ \t]*[^\s&]+|[012]>&[012]))*"
+    r"(?:[ \t]|\\\n)*(?<![&>])&(?:[ \t]*disown)?\s*\Z"
 )
-_NOHUP: Final = re.compile(r"^([ \t]*)nohup[ \t]+", re.MULTILINE)
+_NOHUP: Final = re.compile(r"^([ \t]*(?:\w+=\S*[ \t]+)*)nohup[ \t]+", re.MULTILINE)
 _NAMES_HOME: Final = re.compile(r"~|\bHOME\b")
 _TO_CODE: Final = re.compile(r"\A((?:[ \t]*(?:#.*)?\n)*)[ \t]*cd ~/sky_workdir/?[ \t]*(?:\n|;|&&)[ \t]*")
 _AT_HOME: Final = re.compile(r"\bcd ~(?:/sky_workdir\b)?(?=[/\s;&]|$)")

@@ -71,12 +71,19 @@ def test_a_size_of_skypilot_that_no_recipe_says_is_told(size: str) -> None:
         "nohup torchrun --nproc-per-node=2 train.py --epochs 2 > out.log 2>&1 &",
         "torchrun --nproc-per-node=2 train.py --epochs 2 &>> out.log& disown",
         "#!/bin/bash\nnohup torchrun --nproc-per-node=2 train.py --epochs 2 &\n",
+        "nohup torchrun --nproc-per-node=2 train.py --epochs 2 \\\n  > out.log \\\n  2>&1 &",
     ],
 )
 def test_what_a_shell_starts_in_the_background_is_waited_for_and_read(line: str) -> None:
     made = conversion_of(line, "run.sh")
     assert only(made.recipe).command == "python train.py --epochs 2"
     assert any("`trainmaster run --detach`" in why for _, _, why in made.dropped), made.dropped
+
+
+def test_a_line_with_nohup_behind_variables_is_the_launcher_of_a_gang() -> None:
+    made = conversion_of("OMP_NUM_THREADS=1 nohup torchrun --nproc-per-node=2 train.py > out.log &", "run.sh")
+    assert only(made.recipe).command == "OMP_NUM_THREADS=1 python train.py"
+    assert "workers: 2" in made.recipe
 
 
 def test_what_is_waited_for_stays_in_the_background() -> None:
