@@ -23,6 +23,7 @@ T = TypeVar("T")
 _SIZES: Final = "memory-of-hosts"
 _CORES: Final = "cores-of-hosts"
 _CARDS: Final = "mbps-of-hosts"
+_ASKED: Final = "asked-hosts"
 #: In place of a rate, where hosts did not reach each other.
 _UNMEASURED: Final = -1.0
 
@@ -77,6 +78,14 @@ class HostLedger:
         """Write down what hosts got from each other; 0 where they did not reach each other."""
         told = {name: rate or _UNMEASURED for name, rate in rates.items()}
         self._learn(_CARDS, self.mbps(measured=False), told)
+
+    def asked(self) -> dict[str, float]:
+        """When hosts were asked last for what they had never said, in Unix seconds."""
+        return _told(dict[str, float], self._directory / _ASKED) or {}
+
+    def note_asked(self, names: Iterable[str], at: float) -> None:
+        """These were asked then."""
+        self._learn(_ASKED, self.asked(), dict.fromkeys(names, at))
 
     def _learn(self, file: str, known: Mapping[str, float], told: Mapping[str, float]) -> None:
         new = {**known, **{name: size for name, size in told.items() if size}}

@@ -38,6 +38,8 @@ _MOST_REASONS: Final = 5
 #: A network is between two at least; who asks for a quote waits so long for hosts that do not meet.
 _TWO: Final = 2
 _PATIENCE_S: Final = 3.0
+#: Hosts that did not answer, or were in use, are not waited for by each quote.
+_ASKS_AGAIN_S: Final = 120.0
 #: Label of a node: which of its GPUs are its own.
 GPU_LABEL: Final = "gpu_indices"
 _APART: Final = "Let hosts reach each other on all ports; `private_address` says by which address."
@@ -130,12 +132,18 @@ class HostsProvider:
     def learn(self, *, network: bool) -> None:
         """See `Learns`: hosts are asked if none has ever answered, and once what they get from each other.
 
-        Those that others use are left alone. Where it could not be measured, `examine` tries again.
+        Those that others use are left alone. Where it could not be measured, `examine` tries again; what
+        did not answer is left for a while.
         """
         names = {host.name for host in self._inventory.hosts}
         is_told = len(self._memory.mbps(measured=False).keys() & names) >= _TWO or len(names) < _TWO
         if self._memory.cores().keys() & names and (is_told or not network):
             return
+        asked, now = self._memory.asked(), time.time()
+        wanted = [f"{name} network" if network and not is_told else name for name in sorted(names)]
+        if all(0 <= now - asked.get(each, 0.0) < _ASKS_AGAIN_S for each in wanted):
+            return
+        self._memory.note_asked(wanted, now)
         seen = self._look(self._inventory.hosts)
         unused = [one.host for one in seen if one.claims and not one.claims.live][:MOST_PROBED]
         if network and not is_told and len(unused) >= _TWO:

@@ -177,7 +177,10 @@ class RecordedClusterCosts:
         """See `ClusterCosts`."""
         facts = [(each.id == self._own_cluster, _facts(each, self._phases)) for each in self._records()]
         return [
-            replace(each, driver_usd_per_hour=each.usd_per_hour / max(each.machines, 1)) if is_own else each
+            # Of those that are there: others of its cluster may have been given back.
+            replace(each, driver_usd_per_hour=each.usd_per_hour / max(len(each.billed), 1))
+            if is_own
+            else each
             for is_own, each in facts
         ]
 

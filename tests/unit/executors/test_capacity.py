@@ -43,6 +43,13 @@ def test_control_group_1(root):
     assert (found.cores, found.memory_bytes) == (1, 2_000_000)
 
 
+def test_the_memory_of_a_container_whose_limit_is_above_what_it_sees(root):
+    write(root, "proc/self/cgroup", "0::/\n")
+    write(root, "sys/fs/cgroup/memory.max", "max\n")
+    write(root, "proc/meminfo", "MemTotal:        1000 kB\nMemFree: 5 kB\n")
+    assert detect_capacity(root).memory_bytes == 1_024_000
+
+
 def test_gpus_of_the_driver(root):
     for bus in ("0000:01:00.0", "0000:02:00.0"):
         (root / "proc/driver/nvidia/gpus" / bus).mkdir(parents=True)

@@ -15,6 +15,19 @@ from trainmaster.spec.errors import TrainmasterError
 from trainmaster.transport.base import Result
 
 
+class Silent:
+    """Hosts that do not answer."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def close(self) -> None: ...
+
+    def run_all(self, hosts: Sequence[InventoryHost], script: str) -> list[Result | TrainmasterError]:
+        self.asked += 1
+        return [TrainmasterError("it does not answer", "Look at it.") for _ in hosts]
+
+
 class Shell:
     """Hosts of which the first is used by somebody; the last gets nothing from its neighbour."""
 
@@ -57,3 +70,14 @@ def test_hosts_are_asked_once_and_those_in_use_send_nothing(tmp_path: Path) -> N
     assert len(shell.asked) == 3, "where it could not be measured, `doctor` tries again"
     found = provider.examine({})
     assert found[-1].found == "2 hosts at once get 90 Mbit/s or more from each other"
+
+
+def test_hosts_that_do_not_answer_are_not_waited_for_by_each_quote(tmp_path: Path, monkeypatch) -> None:
+    hosts = tuple(InventoryHost(name=f"h{n}", address=f"10.0.0.{n}") for n in (1, 2))
+    shell, now = Silent(), time.time()
+    provider = HostsProvider(Inventory(file=tmp_path / "hosts.yaml", hosts=hosts), shell, tmp_path, "home")
+    looks = ((False, 0, 1), (False, 1, 1), (True, 2, 2), (True, 60, 2), (True, 200, 3))
+    for network, after_s, asked in looks:
+        monkeypatch.setattr(time, "time", lambda at=now + after_s: at)
+        provider.learn(network=network)
+        assert shell.asked == asked

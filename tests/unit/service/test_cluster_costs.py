@@ -186,6 +186,11 @@ def test_the_machine_that_drives_is_paid_to_the_end_of_the_run():
     assert rest.p50 == pytest.approx(208 + 1004, rel=0.03), "also once its own work is done"
     costs = RecordedClusterCosts("lab", lambda: [record(), record("next", 3, up=False)], own_cluster="r.main")
     assert [each.driver_usd_per_hour for each in costs.clusters()] == [pytest.approx(PRICE / 2), 0.0]
+    drives, other = record().machines
+    alone = replace(record(), machines=(drives, replace(other, ended_at=READY)))
+    costs = RecordedClusterCosts("lab", lambda: [alone], own_cluster="r.main")
+    (left,) = costs.clusters()
+    assert left.driver_usd_per_hour == pytest.approx(PRICE / 2), "the other one has been given back"
 
 
 def test_what_has_no_room_on_its_cluster_beside_another_comes_after_it():

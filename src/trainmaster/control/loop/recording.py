@@ -267,14 +267,20 @@ class Recorder:
             addresses=gang.addresses,
             aimed=followed.progress.aimed if followed is not None else None,
             said_steps=followed.progress.said_steps if followed is not None else 0,
-            saves_every_s=self._saves_every_s(of.experiment, followed, started_at, ended_at or now),
+            saves_every_s=self._saves_every_s(of.experiment, followed, started_at, ended_at, now),
         )
 
     def _saves_every_s(
-        self, experiment: str, followed: _Followed | None, started_at: float, until: float
+        self,
+        experiment: str,
+        followed: _Followed | None,
+        started_at: float,
+        ended_at: float | None,
+        now: float,
     ) -> float | None:
         """See `TaskProgress.saves_every_s`."""
         if followed is None:
             return None
         every_s = self.policies[experiment].checkpoint_every_s
-        return followed.progress.saves_every_s(started_at, until, every_s)
+        is_whole = ended_at is not None
+        return followed.progress.saves_every_s(started_at, ended_at or now, every_s, is_whole=is_whole)

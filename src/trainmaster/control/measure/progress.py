@@ -35,6 +35,8 @@ CATCH_UP_S = 3.0
 CATCH_UP_BYTES = 16 << 10
 #: So much later than it is looked for, a first checkpoint is published.
 SAVED_S = 15.0
+#: What goes on may come to its first checkpoint yet: only after so long it is believed to make none.
+FIRST_SAVED_S = 3600.0
 
 
 @dataclass(slots=True)
@@ -174,19 +176,23 @@ class TaskProgress:
         if at is not None and at != self.checkpoint_at:
             self.checkpoint_at, self.checkpoints = at, self.checkpoints + 1
 
-    def saves_every_s(self, started_at: float, now: float, every_s: float) -> float | None:
+    def saves_every_s(
+        self, started_at: float, now: float, every_s: float, *, is_whole: bool = False
+    ) -> float | None:
         """Seconds from one of its checkpoints to the next; 0 if it makes none, None if that is not known yet.
 
         Args:
             started_at: of its members.
             now: by the same clock.
             every_s: how often it is looked whether there is a new one.
+            is_whole: it has succeeded; else it may not have come to its first one.
         """
         if self.is_behind:
             return None
         if self.checkpoint_at is not None:
             return (self.checkpoint_at - started_at) / self.checkpoints
-        return 0.0 if now - started_at > every_s + SAVED_S else None
+        patience_s = SAVED_S if is_whole else FIRST_SAVED_S
+        return 0.0 if now - started_at > every_s + patience_s else None
 
     @property
     def directory(self) -> Path:

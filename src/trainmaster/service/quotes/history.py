@@ -149,8 +149,11 @@ def histories(
             trials = trials_of_earlier_runs(database, recipe, name, (row["run_id"] for row in rows))
         kin_now = borrowed(key.numbers, kin, lengths)
         if not key.may_save:
-            lent = [replace(each, saves_every_s=each.saves_every_s or 0.0) for each in lent]
-            kin_now = [replace(each, saves_every_s=0.0) for each in kin_now]
+            # What has published some all the same does that by a package.
+            lent, kin_now = (
+                [replace(each, saves_every_s=each.saves_every_s or 0.0) for each in some]
+                for some in (lent, kin_now)
+            )
         else:  # another version that saved nothing says nothing of this one
             kin_now = [replace(each, saves_every_s=each.saves_every_s or None) for each in kin_now]
         found[name] = History(key, lent, kin_now, team, trials, has_lent)

@@ -86,6 +86,18 @@ def test_code_that_cannot_know_where_has_written_no_checkpoint(database, home, r
     assert found.saves_every_s == expected
 
 
+def test_checkpoints_that_a_package_writes_count_also_once_the_script_was_edited(database, home, recipe):
+    script, lines = recipe.directory / "train.py", [f"step({number}, lr=0.1)" for number in range(20)]
+    script.write_text("\n".join(lines))
+    recipe = gang_of(recipe, 2, command="python train.py")
+    key = histories(database, home, recipe)["main"].fingerprint
+    measured = Measurement(Point(Strategy.ALLREDUCE, 2, step_time_s=0.1), saves_every_s=90.0)
+    database.add_measurement(new_row("p-1", key, "main", OWNER, measured))
+    script.write_text("\n".join([*lines, "print('done')"]))
+    found = histories(database, home, recipe)["main"]
+    assert (found.same, [each.saves_every_s for each in found.similar]) == ([], [90.0])
+
+
 @pytest.mark.parametrize("workers", [1, 8])
 def test_where_only_another_size_was_seen_its_time_is_shared_by_all_or_by_none(
     database, home, recipe, workers
