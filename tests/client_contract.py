@@ -207,6 +207,7 @@ class ClientContract(ContractHome):
                 lambda: list(who.logs("job-aaaa000001", LogQuery(task=7))),
                 lambda: list(who.logs("job-aaaa000001", LogQuery(member="ps-9"))),
                 lambda: list(who.logs("job-aaaa000001", LogQuery(attempt=9))),
+                lambda: list(who.logs("job-aaaa000001", LogQuery(follow=True, attempt=9))),
                 lambda: list(who.logs("job-aaaa000001", LogQuery(grep="("))),
                 lambda: list(who.logs("job-aaaa000001", LogQuery(since="soon"))),
                 lambda: list(who.logs("job-aaaa000001", LogQuery(system=True))),

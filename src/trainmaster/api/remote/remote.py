@@ -404,8 +404,9 @@ class RemoteClient:
     def _followed(self, run: str, query: LogQuery) -> Iterator[bytes]:
         from trainmaster.spec import Recipe
 
-        asks = {"experiment": query.experiment, "task": query.task, "member": query.member, "tail": 0}
-        for _ in self._to.pieces(f"/runs/{quoted(run)}/logs", asks | {"member": None}, is_same=False):
+        asks = {"experiment": query.experiment, "task": query.task, "tail": 0}
+        path = f"/runs/{quoted(run)}/logs"
+        for _ in self._to.pieces(path, asks, is_same=False):
             pass  # only what is not there is said
         experiments = Recipe.from_text(self._text(run)).experiments.values()
         chosen = [found for found in experiments if query.experiment in (None, found.name)]
@@ -419,7 +420,9 @@ class RemoteClient:
         is_labelled = streams > 1 or any(found.retries for found in chosen)
         tail = None if query.tail is None else max(1 << 16, query.tail * _LINE_BYTES)
         told = messages(self._to, run, tail, query.since)
-        return follow_logs(told, query, run, names, is_labelled=is_labelled)
+        yield from follow_logs(told, query, run, names, is_labelled=is_labelled)
+        if query.attempt is not None:  # it may have come meanwhile
+            yield from self._to.pieces(path, asks | {"attempt": query.attempt}, is_same=False)
 
     def events(self, run: str, after: int = 0) -> list[Event]:
         rows = self._to.get(f"/runs/{quoted(run)}/events", after=after)["events"]
