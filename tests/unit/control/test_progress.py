@@ -336,7 +336,7 @@ def test_how_often_checkpoints_are_written_is_known_by_those_that_were_published
     progress, _ = start(tmp_path)
     assert progress.saves_every_s(100.0, 150.0, 60.0) is None, "it is too early"
     assert progress.saves_every_s(100.0, 400.0, 60.0) is None, "it may not have come to its first one"
-    assert progress.saves_every_s(100.0, 400.0, 60.0, is_whole=True) == 0.0
+    assert progress.saves_every_s(100.0, 400.0, 60.0, is_sure=True) == 0.0
     assert progress.saves_every_s(100.0, 4000.0, 60.0) == 0.0
     for at in (None, 220.0, 220.0, 340.0):
         progress.saved(at)

@@ -277,7 +277,7 @@ class World:
                 directory=directory,
                 total_steps=self.recipe.experiments["main"].builtin_values().get("steps"),
                 said_steps=0,
-                saves_every_s=lambda *_: None,
+                saves_every_s=lambda *_, **__: None,
                 metrics={},
                 addresses={"worker-0": "10.0.0.1", "worker-1": "10.0.0.2"},
             )
@@ -445,7 +445,7 @@ class Spread:
                 directory=directory,
                 total_steps=100,
                 said_steps=0,
-                saves_every_s=lambda *_: None,
+                saves_every_s=lambda *_, **__: None,
                 metrics={},
                 addresses={},
             )

@@ -283,4 +283,4 @@ class Recorder:
             return None
         every_s = self.policies[experiment].checkpoint_every_s
         is_whole = ended_at is not None
-        return followed.progress.saves_every_s(started_at, ended_at or now, every_s, is_whole=is_whole)
+        return followed.progress.saves_every_s(started_at, ended_at or now, every_s, is_sure=is_whole)

@@ -177,7 +177,7 @@ class TaskProgress:
             self.checkpoint_at, self.checkpoints = at, self.checkpoints + 1
 
     def saves_every_s(
-        self, started_at: float, now: float, every_s: float, *, is_whole: bool = False
+        self, started_at: float, now: float, every_s: float, *, is_sure: bool = False
     ) -> float | None:
         """Seconds from one of its checkpoints to the next; 0 if it makes none, None if that is not known yet.
 
@@ -185,13 +185,13 @@ class TaskProgress:
             started_at: of its members.
             now: by the same clock.
             every_s: how often it is looked whether there is a new one.
-            is_whole: it has succeeded; else it may not have come to its first one.
+            is_sure: it has succeeded, or cannot write any; else it may not have come to its first one.
         """
         if self.is_behind:
             return None
         if self.checkpoint_at is not None:
             return (self.checkpoint_at - started_at) / self.checkpoints
-        patience_s = SAVED_S if is_whole else FIRST_SAVED_S
+        patience_s = SAVED_S if is_sure else FIRST_SAVED_S
         return 0.0 if now - started_at > every_s + patience_s else None
 
     @property

@@ -31,6 +31,7 @@ class MeasuredNow:
     Attributes:
         same, similar, earlier_trials: see `History`. live: of this run, by task. curves: of earlier runs.
         lines: of the code of this run. lent: experiments whose length is that of another version.
+        saves_none: experiments whose code does not know where to write checkpoints.
     """
 
     same: dict[str, list[Measurement]] = field(default_factory=dict)
@@ -40,6 +41,7 @@ class MeasuredNow:
     earlier_trials: dict[str, tuple[EarlierTrials, ...]] = field(default_factory=dict)
     lines: dict[str, tuple[int, ...]] = field(default_factory=dict)
     lent: set[str] = field(default_factory=set)
+    saves_none: set[str] = field(default_factory=set)
 
     def read(self, name: str, history: History, *offers: str) -> None:
         """Take in what was measured before on such machines; curves are the same on all of them."""
@@ -51,6 +53,7 @@ class MeasuredNow:
         self.earlier_trials[name] = history.earlier_trials
         self.lines[name] = history.fingerprint.lines
         self.lent |= {name} if history.has_lent_length else set()
+        self.saves_none |= set() if history.fingerprint.may_save else {name}
 
     def held_words(self, name: str) -> str:
         """What others hold of the processors of an experiment's tasks; empty if little."""

@@ -90,7 +90,9 @@ class TrainingWatch:
                 offer=where.offer,
                 addresses=found.addresses,
                 said_steps=found.said_steps,
-                saves_every_s=found.saves_every_s(task.started_at, now, every_s),
+                saves_every_s=found.saves_every_s(
+                    task.started_at, now, every_s, is_sure=name in self._known.saves_none
+                ),
             )
             if measured is not None:
                 self._known.live.setdefault(name, {})[number] = measured

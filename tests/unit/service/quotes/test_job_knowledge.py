@@ -25,6 +25,7 @@ from trainmaster.service.quotes.job_knowledge import (
     is_quiet,
     why_no_length,
 )
+from trainmaster.service.quotes.measured_now import MeasuredNow
 from trainmaster.service.quotes.profiling import Profiler
 from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.service.quotes.quote_service import Quoter
@@ -233,3 +234,10 @@ def test_a_quote_says_that_a_timeout_ends_what_is_quoted(tmp_path, timeout, said
     told = [note for note in made.notes if "timeout" in note]
     assert bool(told) is bool(said)
     assert all(each.startswith(f"main: an attempt {said}") for each in told), told
+
+
+@pytest.mark.parametrize("may_save", [True, False])
+def test_of_a_run_it_is_known_whether_its_code_can_write_checkpoints(may_save):
+    known = MeasuredNow()
+    known.read("main", History(Fingerprint("f", "f", may_save=may_save)))
+    assert known.saves_none == (set() if may_save else {"main"})

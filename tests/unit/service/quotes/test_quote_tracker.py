@@ -96,7 +96,7 @@ class World:
                 trace=self.trace,
                 directory=tmp_path,
                 total_steps=recipe.experiments["main"].builtin_values().get("steps"),
-                said_steps=0, metrics={}, aimed=None, addresses={}, saves_every_s=lambda *_: None,
+                said_steps=0, metrics={}, aimed=None, addresses={}, saves_every_s=lambda *_, **__: None,
             )
         }  # fmt: skip
         self.tracker = QuoteTracker(
