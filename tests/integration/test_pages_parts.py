@@ -9,7 +9,7 @@ import sqlite3
 import time
 
 import pytest
-from test_pages_rules import IS_ALL, PATIENCE_MS, browser, opened, site  # noqa: F401 - fixtures
+from test_pages_rules import IS_ALL, PATIENCE_MS, opened, site  # noqa: F401 - fixtures
 
 from trainmaster.service.users.access import Access
 from trainmaster.service.users.accounts import Accounts

@@ -13,9 +13,8 @@ import pytest
 from layman import STEPS, runs_what_is_quoted, seen_by_another, sends_and_quotes, wheel
 from learning import needs
 from running_server import RunningServer
-from test_pages_rules import IS_ALL, SIZES, browser
+from test_pages_rules import IS_ALL, SIZES
 
-__all__ = ["browser"]
 SIZE = 50_000_000
 
 

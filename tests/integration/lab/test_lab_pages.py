@@ -19,9 +19,8 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from layman import STEPS, runs_what_is_quoted, seen_by_another, sends_and_quotes, wheel
 from learning import needs
 from renter import Renter
-from test_pages_rules import IS_ALL, SIZES, browser
+from test_pages_rules import IS_ALL, SIZES
 
-__all__ = ["browser"]
 SIZE = 5_000_000
 
 

@@ -18,9 +18,7 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 from private_engines import IMAGE, NoEngineError, PrivateEngine, make_image
 from renter import SCALE, STEPS, Renter, with_engine
-from test_pages_rules import browser
 
-__all__ = ["browser"]
 pytestmark = [pytest.mark.crossings, pytest.mark.s3, pytest.mark.timeout(900)]
 SECRET = "hf_of_a_test"
 RECIPE = """

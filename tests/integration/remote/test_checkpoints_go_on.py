@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from test_direct_store import line, nodes, private_s3  # noqa: F401 - fixtures
+from test_direct_store import line, nodes  # noqa: F401 - fixtures
 from test_remote_site import Hosts, contents, hosts, own_mounts  # noqa: F401 - the fixture
 
 from trainmaster.artifacts import CheckpointSeries

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import psutil
 import pytest
-from test_direct_store import line, nodes, private_s3  # noqa: F401 - fixtures
+from test_direct_store import line, nodes  # noqa: F401 - fixtures
 from test_remote_site import RUN, Hosts, contents, hosts, own_mounts  # noqa: F401 - the fixture
 
 from trainmaster.artifacts import publish
@@ -291,7 +291,7 @@ def test_what_nodes_cannot_reach_goes_through_the_driver(
 def test_a_store_that_is_away_is_waited_for(
     sites: Hosts,
     tmp_path: Path,
-    private_s3: PrivateS3,  # noqa: F811
+    private_s3: PrivateS3,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Not for ever, and not with one of the script's retries; nothing comes through the driver meanwhile."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 import psutil
 import pytest
 import upload_driver
-from test_direct_store import MB, begun, line, nodes, private_s3  # noqa: F401 - fixtures
+from test_direct_store import MB, begun, line, nodes  # noqa: F401 - fixtures
 from test_remote_site import Hosts, contents, hosts, own_mounts  # noqa: F401 - the fixture
 from upload_driver import AFTER, BEFORE
 

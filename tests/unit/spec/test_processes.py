@@ -19,7 +19,7 @@ def started(line):
 def test_what_a_program_says_is_read_to_its_end_though_others_hold_its_pipes():
     """Of two pipes; what it leaves behind goes on and says more, which is not waited for."""
     said = [b"", b""]
-    with started("yes >&2 & echo $!; head -c 3000000 /dev/zero; echo end") as program:
+    with started("printf 'y\\ny\\n' >&2; yes >&2 & echo $!; head -c 3000000 /dev/zero; echo end") as program:
         for which, piece in said_by(program, program.stdout, program.stderr, look_s=30):
             said[which] += piece
         assert program.returncode == 0
