@@ -72,7 +72,7 @@ class Hosts:
             (host.place / "node").mkdir()
             host.start()
             self.hosts.append(host)
-            facts = SimpleNamespace(home=str(host.home), user="root", gpus=0)
+            facts = SimpleNamespace(home=str(host.home), user="root", gpus=())
             plan = SimpleNamespace(host_python=python_facts(), code_directory="", python=sys.executable)
             result = HostResult(host.target, True, (), facts=facts, plan=plan)  # type: ignore[arg-type]
             target = host.target
