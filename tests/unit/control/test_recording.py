@@ -17,7 +17,7 @@ from trainmaster.control.loop.recording import (
     Recorder,
 )
 from trainmaster.control.loop.run_state import Task
-from trainmaster.control.measure.measuring import held_share, measurement_of, trace_of, wanted_cores
+from trainmaster.control.measure.measuring import WatchedAttempt, held_share, trace_of, wanted_cores
 from trainmaster.control.measure.progress import TaskProgress
 from trainmaster.control.task.layout import AttemptPlace
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
@@ -283,7 +283,7 @@ def test_steps_in_bursts_leave_a_doubt_that_a_quote_can_be_made_of(bench):
         at += long.get(step, 0.02)
         trace.add(at, step)
     place = bench.place(0).directory
-    found = measurement_of(experiment, trace, place, started_at=BEGAN, ended_at=at, now=at, cores=2)
+    found = WatchedAttempt(experiment, place, "local", 2, BEGAN, at, at, trace).measurement()
     assert 0.5 < found.step_spread < 3.0
 
 
@@ -300,9 +300,7 @@ def test_what_a_gang_sent_is_known_of_an_attempt_of_two_seconds_too(bench):
     ]
     place.mkdir(parents=True, exist_ok=True)
     (place / SAMPLES_FILE).write_text("".join(f"{json.dumps(each)}\n" for each in looks))
-    found = measurement_of(
-        experiment, trace, place, started_at=BEGAN, ended_at=ended_at, now=ended_at, cores=2
-    )
+    found = WatchedAttempt(experiment, place, "local", 2, BEGAN, ended_at, ended_at, trace).measurement()
     assert found.point.bytes_out == pytest.approx(1000, rel=0.05)
     assert found.point.bytes_in == pytest.approx(2000, rel=0.05)
 
@@ -342,16 +340,6 @@ def test_own_hosts_have_others_on_them_as_this_machine_has(bench, offer, machine
     place.mkdir(parents=True, exist_ok=True)
     (place / SAMPLES_FILE).write_text("".join(f"{json.dumps(each)}\n" for each in looks))
     now = BEGAN + 10.0
-    found = measurement_of(
-        experiment,
-        None,
-        place,
-        started_at=BEGAN,
-        ended_at=now,
-        now=now,
-        cores=1,
-        offer=offer,
-        addresses=machines,
-    )
+    found = WatchedAttempt(experiment, place, offer, 1, BEGAN, now, now, addresses=machines).measurement()
     assert found.held == pytest.approx(held, abs=0.01)
     assert (found.step_spread > 0.1) == (held > 0.0), "its interval is as much wider"

@@ -250,37 +250,28 @@ class Recorder:
         ended_at: float | None,
         now: float,
     ) -> Measurement | None:
-        from trainmaster.control.measure.measuring import measurement_of
+        from trainmaster.control.measure.measuring import WatchedAttempt
 
-        trace, started_at = followed.progress.trace if followed is not None else None, gang.started_at or now
-        if followed is not None and followed.late and trace is not None and not trace.knows_start(started_at):
-            trace = None
-        return measurement_of(
-            sized(self.recipe.experiments[of.experiment], self.facts, of.attempt),
-            trace,
+        started_at = gang.started_at or now
+        experiment = sized(self.recipe.experiments[of.experiment], self.facts, of.attempt)
+        seen = WatchedAttempt(
+            experiment,
             directory,
-            started_at=started_at,
-            ended_at=ended_at,
-            now=now,
-            cores=where.cores,
-            offer=where.offer,
+            where.offer,
+            where.cores,
+            started_at,
+            now,
+            ended_at,
             addresses=gang.addresses,
-            aimed=followed.progress.aimed if followed is not None else None,
-            said_steps=followed.progress.said_steps if followed is not None else 0,
-            saves_every_s=self._saves_every_s(of.experiment, followed, started_at, ended_at, now),
         )
-
-    def _saves_every_s(
-        self,
-        experiment: str,
-        followed: _Followed | None,
-        started_at: float,
-        ended_at: float | None,
-        now: float,
-    ) -> float | None:
-        """See `TaskProgress.saves_every_s`."""
         if followed is None:
-            return None
-        every_s = self.policies[experiment].checkpoint_every_s
-        is_whole = ended_at is not None
-        return followed.progress.saves_every_s(started_at, ended_at or now, every_s, is_sure=is_whole)
+            return seen.measurement()
+        progress, every_s = followed.progress, self.policies[of.experiment].checkpoint_every_s
+        saves_every_s = progress.saves_every_s(
+            started_at, ended_at or now, every_s, is_sure=ended_at is not None
+        )
+        trace = progress.trace
+        if followed.late and trace is not None and not trace.knows_start(started_at):
+            trace = None
+        told = replace(seen, trace=trace, aimed=progress.aimed, said_steps=progress.said_steps)
+        return replace(told, saves_every_s=saves_every_s).measurement()

@@ -6,13 +6,12 @@ import itertools
 import math
 import stat
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from trainmaster.advisor.model.measurement import Measurement, ObservedCurve, Point, TimeShares, held_doubt
 from trainmaster.control.task.gangs import member_names
-from trainmaster.dataclass import dataclass
+from trainmaster.dataclass import dataclass, field
 from trainmaster.executors.telemetry.usage import Usage, read_usage
 from trainmaster.providers.capabilities import HOST
 from trainmaster.spec import Experiment, Strategy
@@ -20,6 +19,8 @@ from trainmaster.spec import Experiment, Strategy
 if TYPE_CHECKING:
     from trainmaster.advisor.model.step_trace import StepStatistics, StepTrace
     from trainmaster.sweeps import Curve
+
+T = TypeVar("T")
 
 #: Fewer blocks of steps than that are no measurement of a step.
 MIN_BLOCKS = 3
@@ -61,109 +62,155 @@ def trace_of(experiment: Experiment, resolution_s: float) -> StepTrace:
     return StepTrace(resolution_s, per_epoch, batch)
 
 
-def measurement_of(
-    experiment: Experiment,
-    trace: StepTrace | None,
-    directory: Path,
-    *,
-    started_at: float,
-    ended_at: float | None,
-    now: float,
-    cores: int,
-    offer: str = "local",
-    addresses: Mapping[str, str] | None = None,
-    min_blocks: int = MIN_BLOCKS,
-    aimed: Curve | None = None,
-    said_steps: int = 0,
-    saves_every_s: float | None = None,
-) -> Measurement | None:
-    """What an attempt showed; None if that is nothing worth keeping.
+@dataclass(frozen=True, slots=True)
+class WatchedAttempt:
+    """What was seen of an attempt by a moment.
 
-    Args:
+    Attributes:
         experiment: with a fixed number of workers.
-        trace: of its steps; None where it was not traced.
         directory: of the attempt; its samples are read.
+        offer, cores: of the machine that it runs on.
         started_at: Unix seconds, of the first member.
+        now: Unix seconds, of that moment.
         ended_at: Unix seconds, if it ended by itself and succeeded, else None.
-        now: Unix seconds.
-        cores: of the machine.
-        offer: what it ran on.
-        addresses: the machine of each member; None or empty where all are on one.
-        min_blocks: fewer blocks of steps are no measurement.
+        trace: of its steps; None where it was not traced.
+        addresses: the machine of each member; empty where all are on one.
         aimed: what it reported of the metric of its target.
         said_steps: that it makes in all, as its script says; 0 if unknown.
         saves_every_s: as its checkpoints were published; None: what it left in its directory tells.
     """
-    found = trace.steady() if trace is not None else None
-    found = None if found is None else found.by_mean()
-    if found is not None and found.blocks < min_blocks and not (ended_at is not None and _is_whole(found)):
-        found = None
-    duration_s = None if ended_at is None else max(0.0, ended_at - started_at)
-    if found is None and duration_s is None:
-        return None
-    usage = read_usage(directory, whole=False)
-    workers = [each for name, each in usage.items() if name.startswith("worker-")]
-    memory = max((each.peak_rss_bytes for each in usage.values()), default=0)
-    device_memory = max((each.gpu_memory_bytes or 0 for each in usage.values()), default=0)
-    machines = addresses or {}
-    nodes = max(len({where for name, where in machines.items() if name.startswith("worker-")}), 1)
-    counted = usage
-    point, servers = None, [each for name, each in usage.items() if name.startswith("ps-")]
-    if found is not None and trace is not None:
-        steady = _steady_usage(trace, directory, started_at)
-        counted = {name: each.usage for name, each in steady.items()} or counted
-        servers = [each.usage for name, each in steady.items() if name.startswith("ps-")] or servers
-        workers = [each.usage for name, each in steady.items() if name.startswith("worker-")] or workers
-        latency_ms = 0.0 if nodes == 1 else _latency_ms(usage.values())
-        point = _point(experiment, found, steady, cores, offer, nodes, latency_ms)
-        if not steady:  # too short to look at steps alone: most of what it sent was for them all the same
-            whole = {
+
+    experiment: Experiment
+    directory: Path
+    offer: str
+    cores: int
+    started_at: float
+    now: float
+    ended_at: float | None = None
+    trace: StepTrace | None = None
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    aimed: Curve | None = None
+    said_steps: int = 0
+    saves_every_s: float | None = None
+
+    def measurement(self, min_blocks: int = MIN_BLOCKS) -> Measurement | None:
+        """What it showed; None if that is nothing worth keeping, as fewer blocks of steps are."""
+        trace, ended_at, started_at = self.trace, self.ended_at, self.started_at
+        found = trace.steady() if trace is not None else None
+        found = None if found is None else found.by_mean()
+        if (
+            found is not None
+            and found.blocks < min_blocks
+            and not (ended_at is not None and _is_whole(found))
+        ):
+            found = None
+        if found is None and ended_at is None:
+            return None
+        usage = read_usage(self.directory, whole=False)
+        memory = max((each.peak_rss_bytes for each in usage.values()), default=0)
+        device_memory = max((each.gpu_memory_bytes or 0 for each in usage.values()), default=0)
+        counted, workers, servers = usage, _of_role(usage, "worker"), _of_role(usage, "ps")
+        nodes = max(len(set(_of_role(self.addresses, "worker"))), 1)
+        point = None
+        if found is not None and trace is not None:
+            steady = _steady_usage(trace, self.directory, started_at)
+            counted = {name: each.usage for name, each in steady.items()} or counted
+            workers, servers = _of_role(counted, "worker") or workers, _of_role(counted, "ps") or servers
+            latency_ms = 0.0 if nodes == 1 else _latency_ms(usage.values())
+            # Too short to look at steps alone: most of what it sent was for them all the same.
+            sent = steady or {
                 name: _Steady(each, trace.steps_at(started_at + each.seconds)) for name, each in usage.items()
             }
-            received, sent = _traffic(experiment, whole, nodes)
-            point = replace(point, bytes_in=received, bytes_out=sent)
-    held = held_share(counted, cores, machines, is_here=offer in ("local", HOST))
-    return Measurement(
-        point,
-        startup_s=trace.startup_s(started_at) if trace is not None and point is not None else 0.0,
-        warmup_s=found.warmup_s if found is not None else 0.0,
-        pause_s=found.pause_s if found is not None else None,
-        tail_s=trace.tail_s(ended_at) if trace is not None and point and ended_at is not None else None,
-        duration_s=duration_s,
-        steps_done=round(trace.steps_done) if trace is not None and point is not None else 0,
-        memory_bytes=memory or None,
-        device_memory_bytes=device_memory or None,
-        output_bytes=_bytes_below(directory / "output"),
-        checkpoint_bytes=_bytes_below(directory / "checkpoint"),
-        cores=sum(each.cpu_share for each in workers) / len(workers) / _ranks(experiment, nodes)
-        if workers
-        else None,
-        server_cores=max((each.cpu_share for each in servers), default=None),
-        rare_share=max(0.0, found.mean_s / found.step_time_s - 1) if found is not None else 0.0,
-        step_spread=math.hypot(
-            _spread(found, trace.resolution_s) if found is not None and trace is not None else 0.0,
-            held_doubt(held),
-        ),
-        time_shares=_shares(experiment, point, workers) if point is not None else None,
-        offer=offer,
-        measured_at=now,
-        epochs_done=trace.epoch if trace is not None else None,
-        curve=curve_of(experiment, aimed, trace.steps_done if trace is not None else 0.0) if aimed else None,
-        held=held,
-        wanted=wanted_cores(list(counted.values())),
-        begun_at=round(trace.begun_at) if trace is not None and point is not None else 0,
-        said_steps=said_steps,
-        unit=trace.unit if trace is not None and point is not None else "step",
-        saves_every_s=saves_every_s
-        or _saves_every_s(directory / "checkpoint", now - started_at, saves_every_s),
-    )
+            point = self._point(found, steady, _traffic(self.experiment, sent, nodes), nodes, latency_ms)
+        held = held_share(counted, self.cores, self.addresses, is_here=self.offer in ("local", HOST))
+        shown = trace if point is not None else None
+        return Measurement(
+            point,
+            startup_s=shown.startup_s(started_at) if shown is not None else 0.0,
+            warmup_s=found.warmup_s if found is not None else 0.0,
+            pause_s=found.pause_s if found is not None else None,
+            tail_s=shown.tail_s(ended_at) if shown is not None and ended_at is not None else None,
+            duration_s=None if ended_at is None else max(0.0, ended_at - started_at),
+            steps_done=round(shown.steps_done) if shown is not None else 0,
+            memory_bytes=memory or None,
+            device_memory_bytes=device_memory or None,
+            output_bytes=_bytes_below(self.directory / "output"),
+            checkpoint_bytes=_bytes_below(self.directory / "checkpoint"),
+            cores=_cores(self.experiment, workers, nodes),
+            server_cores=max((each.cpu_share for each in servers), default=None),
+            rare_share=max(0.0, found.mean_s / found.step_time_s - 1) if found is not None else 0.0,
+            step_spread=math.hypot(
+                _spread(found, trace.resolution_s) if found is not None and trace is not None else 0.0,
+                held_doubt(held),
+            ),
+            time_shares=_shares(self.experiment, point, workers) if point is not None else None,
+            offer=self.offer,
+            measured_at=self.now,
+            epochs_done=trace.epoch if trace is not None else None,
+            curve=curve_of(self.experiment, self.aimed, trace.steps_done if trace is not None else 0.0)
+            if self.aimed
+            else None,
+            held=held,
+            wanted=wanted_cores(list(counted.values())),
+            begun_at=round(shown.begun_at) if shown is not None else 0,
+            said_steps=self.said_steps,
+            unit=shown.unit if shown is not None else "step",
+            saves_every_s=self.saves_every_s or self._left_checkpoint_s() or self.saves_every_s,
+        )
+
+    def _left_checkpoint_s(self) -> float | None:
+        """After how long there is one in its directory; that of members elsewhere is empty."""
+        is_there = _bytes_below(self.directory / "checkpoint")
+        return max(self.now - self.started_at, 1.0) if is_there else None
+
+    def _point(
+        self,
+        found: StepStatistics,
+        usage: Mapping[str, _Steady],
+        traffic: tuple[float | None, float | None],
+        nodes: int,
+        latency_ms: float | None,
+    ) -> Point:
+        distributed, cores = self.experiment.distributed, self.cores
+        sync = distributed.strategy if distributed else Strategy.ALLREDUCE
+        roles = [role for role, _ in member_names(self.experiment)]
+        servers = [each.usage for each in _of_role(usage, "ps")]
+        batch: float | None = self.experiment.builtin_values().get("batch_per_worker")
+        if batch is None and found.examples_per_step is not None:
+            # A step of all together, but where each worker goes its own way.
+            batch = found.examples_per_step / (1 if sync is Strategy.PS_ASYNC else roles.count("worker"))
+        device_memory = max(
+            (each.usage.gpu_memory_bytes or 0 for each in _of_role(usage, "worker")), default=0
+        )
+        return Point(
+            sync=sync,
+            workers=roles.count("worker"),
+            nodes=nodes,
+            parameter_servers=roles.count("ps"),
+            local_batch=batch,
+            latency_ms=latency_ms,
+            step_time_s=found.step_time_s,
+            step_time_p10_s=found.p10_s,
+            step_time_p90_s=found.p90_s,
+            steps=max(1, round(found.steps)),
+            bytes_in=traffic[0],
+            bytes_out=traffic[1],
+            server_cpu=min(1.0, max(each.cpu_share for each in servers) / cores) if servers else None,
+            peak_memory_bytes=device_memory or None,
+            offer=self.offer,
+        )
 
 
-def _saves_every_s(checkpoint: Path, seconds: float, published: float | None) -> float | None:
-    """By what an attempt has in its directory after so many seconds; that of members elsewhere is empty."""
-    if _bytes_below(checkpoint):
-        return max(seconds, 1.0)
-    return published
+def _of_role(members: Mapping[str, T], role: str) -> list[T]:
+    """What there is of the members of a role."""
+    return [each for name, each in members.items() if name.startswith(f"{role}-")]
+
+
+def _cores(experiment: Experiment, workers: Sequence[Usage], nodes: int) -> float | None:
+    """That a worker keeps busy."""
+    if not workers:
+        return None
+    return sum(each.cpu_share for each in workers) / len(workers) / _ranks(experiment, nodes)
 
 
 def wanted_cores(members: Sequence[Usage]) -> float | None:
@@ -288,45 +335,6 @@ def _spread(found: StepStatistics, resolution_s: float) -> float:
     return math.sqrt(math.log1p(share**2))
 
 
-def _point(
-    experiment: Experiment,
-    found: StepStatistics,
-    usage: Mapping[str, _Steady],
-    cores: int,
-    offer: str,
-    nodes: int,
-    latency_ms: float | None,
-) -> Point:
-    distributed = experiment.distributed
-    sync = distributed.strategy if distributed else Strategy.ALLREDUCE
-    roles = [role for role, _ in member_names(experiment)]
-    workers = [each for name, each in usage.items() if name.startswith("worker-")]
-    servers = [each.usage for name, each in usage.items() if name.startswith("ps-")]
-    batch: float | None = experiment.builtin_values().get("batch_per_worker")
-    if batch is None and found.examples_per_step is not None:
-        # A step of all together, but where each worker goes its own way.
-        batch = found.examples_per_step / (1 if sync is Strategy.PS_ASYNC else roles.count("worker"))
-    device_memory = max((each.usage.gpu_memory_bytes or 0 for each in workers), default=0)
-    received, sent = _traffic(experiment, usage, nodes)
-    return Point(
-        sync=sync,
-        workers=roles.count("worker"),
-        nodes=nodes,
-        parameter_servers=roles.count("ps"),
-        local_batch=batch,
-        latency_ms=latency_ms,
-        step_time_s=found.step_time_s,
-        step_time_p10_s=found.p10_s,
-        step_time_p90_s=found.p90_s,
-        steps=max(1, round(found.steps)),
-        bytes_in=received,
-        bytes_out=sent,
-        server_cpu=min(1.0, max(each.cpu_share for each in servers) / cores) if servers else None,
-        peak_memory_bytes=device_memory or None,
-        offer=offer,
-    )
-
-
 def _ranks(experiment: Experiment, nodes: int) -> int:
     """Workers of a member that is measured as one: of MPI those of its machine."""
     if experiment.launcher != "mpi":
@@ -338,7 +346,7 @@ def _traffic(
     experiment: Experiment, usage: Mapping[str, _Steady], nodes: int
 ) -> tuple[float | None, float | None]:
     """Bytes in and out of a worker, per step."""
-    workers = [each for name, each in usage.items() if name.startswith("worker-") and each.steps > 0]
+    workers = [each for each in _of_role(usage, "worker") if each.steps > 0]
     ranks = _ranks(experiment, nodes)
     received = _mean([(each.usage.bytes_received, each.steps * ranks) for each in workers])
     return received, _mean([(each.usage.bytes_sent, each.steps * ranks) for each in workers])
@@ -360,9 +368,7 @@ def _shares(experiment: Experiment, point: Point, workers: Sequence[Usage]) -> T
     ]
     gpus = max(experiment.hardware.gpu_count, 1)
     return TimeShares.of(
-        cores=sum(each.cpu_share for each in workers) / len(workers) / _ranks(experiment, point.nodes or 1)
-        if workers
-        else None,
+        cores=_cores(experiment, workers, point.nodes or 1),
         devices=sum(busy) / len(busy) / gpus if busy else None,
         server=point.server_cpu,
         data=round(min(sum(waits) / len(waits), 1.0), 4) if waits else None,

@@ -12,7 +12,7 @@ from trainmaster.control.decide.outcome import classify
 from trainmaster.control.decide.task import EffectKind, PhaseDuration
 from trainmaster.control.loop.attempt_actions import AttemptActions
 from trainmaster.control.loop.run_state import Task
-from trainmaster.control.measure.measuring import MIN_BLOCKS, measurement_of, trace_of
+from trainmaster.control.measure.measuring import MIN_BLOCKS, WatchedAttempt, trace_of
 from trainmaster.control.measure.profile_progress import ProfilePhase, ProfileProgress
 from trainmaster.control.measure.progress import TaskProgress
 from trainmaster.control.task.attempt_end import FAILURE_TAIL_BYTES, explain_failure
@@ -241,18 +241,19 @@ class ProfileAttempt:
             outcome = classify(status, None, helpers)
             if outcome.reason is not EndReason.SUCCEEDED:
                 raise self._failure(outcome.reason, outcome.message)
-        measurement = measurement_of(
+        seen = WatchedAttempt(
             self.experiment,
-            self._trace,
             self._context.place.directory,
-            started_at=status.started_at or now,
-            ended_at=status.ended_at if ended_by_itself else None,
-            now=now,
-            cores=self.cores,
-            min_blocks=1 if not ended_by_itself else MIN_BLOCKS,
+            "local",
+            self.cores,
+            status.started_at or now,
+            now,
+            status.ended_at if ended_by_itself else None,
+            self._trace,
             aimed=self._progress.aimed,
             said_steps=self._progress.said_steps,
         )
+        measurement = seen.measurement(MIN_BLOCKS if ended_by_itself else 1)
         noise = self._progress.metrics.get(NOISE)
         if measurement is not None and measurement.curve is not None and isinstance(noise, float):
             measurement = replace(measurement, curve=replace(measurement.curve, noise=noise))

@@ -69,7 +69,7 @@ class TrainingWatch:
         self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
     ) -> None:
         """What the steps of this run say; of tasks without steps, what the store has learnt meanwhile."""
-        from trainmaster.control.measure.measuring import measurement_of
+        from trainmaster.control.measure.measuring import WatchedAttempt
 
         for (name, number), found in progress.items():
             every_s = checkpoints_of(self.recipe.experiments[name]).every_s
@@ -79,21 +79,21 @@ class TrainingWatch:
             where = self.of_task(task)
             if where.offer not in self._place.offers(name):
                 continue  # it is in another place than what is quoted
-            measured = measurement_of(
+            saves_every_s = found.saves_every_s(
+                task.started_at, now, every_s, is_sure=name in self._known.saves_none
+            )
+            measured = WatchedAttempt(
                 self.recipe.experiments[name],
-                found.trace,
                 found.directory,
-                started_at=task.started_at,
-                ended_at=None,
-                now=now,
-                cores=where.cores,
-                offer=where.offer,
+                where.offer,
+                where.cores,
+                task.started_at,
+                now,
+                trace=found.trace,
                 addresses=found.addresses,
                 said_steps=found.said_steps,
-                saves_every_s=found.saves_every_s(
-                    task.started_at, now, every_s, is_sure=name in self._known.saves_none
-                ),
-            )
+                saves_every_s=saves_every_s,
+            ).measurement()
             if measured is not None:
                 self._known.live.setdefault(name, {})[number] = measured
 
