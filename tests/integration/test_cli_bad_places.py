@@ -73,6 +73,20 @@ def test_a_corrupt_database_in_use_is_no_traceback(tm):
     complaint(tm.call("status", run, code=None), run)
 
 
+def test_a_login_by_a_port_or_a_user_that_there_is_not(tm):
+    tm.home.mkdir()
+    (tm.home / "slurm.yaml").write_text("login: a@b:99999\nmachines: {m: {cpus: 1, memory: 1GB}}\n")
+    told = tm.call("doctor", "--provider", "slurm", code=None)
+    assert "'a@b:99999'; write user@host, or user@host:port" in told.out + told.err
+    keys = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_REGION": "us-east-1"}
+    named = {"TRAINMASTER_AWS_IMAGE": "ami-1", "TRAINMASTER_AWS_USER": "Ubuntu"}
+    recipe = tm.task("true", provider="aws")
+    complaint(
+        tm.call("run", recipe, "--dry-run", env={**tm.env, **keys, **named}, code=None),
+        "TRAINMASTER_AWS_USER is 'Ubuntu'",
+    )
+
+
 @is_root
 def test_a_home_on_a_read_only_disk(tm):
     with small_disk(tm.home, "16m"):

@@ -26,8 +26,30 @@ FORCE_AFTER_S: Final = 90
 #: With this a command ends that has brought what does not run there, as its image lacks something.
 SELF_DELETION_FAILS: Final = 3
 _MAX_LEASE_S: Final = 7 * 86400
-_USER: Final = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
+#: Names of those who may renew it.
+USER: Final = r"[a-z_][a-z0-9_-]{0,31}"
 
+#: For `sh`: once `begin_lease SECONDS` was called, or its variables are set, `lease_holds` waits a moment
+#: each time, and fails when the lease in `$dir` is over (`$missing` is 0 then) or removed.
+LEASE_FUNCTIONS: Final = r"""
+up() { read -r now rest < "$uptime" && now=${now%%.*}; }
+begin_lease() { tick=2 uptime=/proc/uptime; up; until=$((now + $1)) missing=0; echo "$until" > "$dir/lease"; }
+lease_holds() {
+  sleep "$tick" & wait $!
+  up
+  if [ -f "$dir/lease" ]; then
+    missing=0
+    # What is no number is no renewal, and no reason to end either: the last lease still holds.
+    if read -r asked 2>/dev/null < "$dir/lease"; then
+      case $asked in ''|*[!0-9]*) ;; *) [ "$asked" -le $((now + @MOST@)) ] && until=$asked ;; esac
+    fi
+    [ "$now" -le "$until" ]
+  else
+    missing=$((missing + 1))
+    [ "$missing" -lt 2 ]
+  fi
+}
+""".strip().replace("@MOST@", str(_MAX_LEASE_S))
 _SCRIPT: Final = r"""#!/bin/sh
 # Trainmaster's dead-man switch: this machine switches itself off (and so is given back) when its lease,
 # the uptime in @DIR@/lease, is over, or when that file is removed.
@@ -37,13 +59,14 @@ export PATH
 mkdir -p @STATE@ || exit 1
 cat > @STATE@/deadman <<'END_OF_DEADMAN'
 #!/bin/sh
-lease=@DIR@/lease
-up() { read -r now rest < @UPTIME@ && now=${now%%.*}; }
+dir=@DIR@ tick=@TICK@ uptime=@UPTIME@
+lease=$dir/lease
+@FUNCTIONS@
 # The one that is killed last when memory is short.
 { echo -1000 > @OOM@; } 2>/dev/null
 trap '' HUP
-mkdir -p @DIR@
-chown @USER@ @DIR@ 2>/dev/null || chmod 777 @DIR@
+mkdir -p "$dir"
+chown @USER@ "$dir" 2>/dev/null || chmod 777 "$dir"
 up
 first=$((now + @LEASE@))
 # A renewal may have been quicker than this script.
@@ -52,27 +75,11 @@ if read -r until 2>/dev/null < "$lease" && [ "$until" -gt "$first" ] 2>/dev/null
   until=$first
 fi
 chown @USER@ "$lease" 2>/dev/null || chmod 666 "$lease"
-echo $$ > @DIR@/deadman.pid
-why=""
+echo $$ > "$dir/deadman.pid"
 missing=0
-while [ -z "$why" ]; do
-  sleep @TICK@
-  up
-  if [ -f "$lease" ]; then
-    missing=0
-    # What is no number is no renewal, and no reason to end either: the last lease still holds.
-    if read -r asked 2>/dev/null < "$lease"; then
-      case $asked in
-        ''|*[!0-9]*) ;;
-        *) [ "$asked" -le $((now + @MOST@)) ] && until=$asked ;;
-      esac
-    fi
-    [ "$now" -le "$until" ] || why="nobody has renewed its lease"
-  else
-    missing=$((missing + 1))
-    [ "$missing" -lt 2 ] || why="its lease was removed"
-  fi
-done
+while lease_holds; do :; done
+why="nobody has renewed its lease"
+[ "$missing" = 0 ] || why="its lease was removed"
 message="trainmaster: this machine ends itself: $why"
 { echo "$message" >> @STATE@/deadman.log; echo "$message" > @CONSOLE@; } 2>/dev/null
 # Where a machine that is off is still there, what was brought deletes it: also one whose disk takes no word.
@@ -120,25 +127,6 @@ fi
 exit 0
 """
 
-#: For `sh` where a first process stands for its machine: once `begin_lease SECONDS` was called, `lease_holds`
-#: waits a moment each time, and fails when the lease in `$dir` is over (`$missing` is 0 then) or removed.
-LEASE_FUNCTIONS: Final = r"""
-up() { read -r now rest < /proc/uptime; now=${now%%.*}; }
-begin_lease() { up; until=$((now + $1)) missing=0; echo "$until" > "$dir/lease"; }
-lease_holds() {
-  sleep 2 & wait $!
-  up
-  if read -r asked 2>/dev/null < "$dir/lease"; then
-    missing=0
-    case $asked in ''|*[!0-9]*) ;; *) until=$asked ;; esac
-    [ "$now" -le "$until" ]
-  else
-    missing=$((missing + 1))
-    [ "$missing" -lt 2 ]
-  fi
-}
-""".strip()
-
 
 def deadman_script(
     lease_s: float,
@@ -165,13 +153,13 @@ def deadman_script(
     """
     if not 0 < lease_s <= _MAX_LEASE_S:
         raise ValueError(f"a lease of {lease_s} s; more than 0 and at most {_MAX_LEASE_S} s")
-    if not _USER.fullmatch(user):
+    if not re.fullmatch(USER, user):
         raise ValueError(f"{user!r} is no user's name")
     values = {
         "DIR": shlex.quote(directory),
         "USER": user,
         "LEASE": str(math.ceil(lease_s)),
-        "MOST": str(_MAX_LEASE_S),
+        "FUNCTIONS": LEASE_FUNCTIONS,
         "TICK": f"{tick_s:g}",
         "FORCE": f"{force_after_s:g}",
         "STATE": shlex.quote(machine + _STATE),

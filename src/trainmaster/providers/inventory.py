@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
 
+from trainmaster.providers.own_settings import MOST_PORT, login_place
 from trainmaster.spec.errors import Mistake, RecipeError, UsageError
 from trainmaster.spec.node import Kind, Wording, YamlNode, compose, read_text
 from trainmaster.spec.private_files import require_private
@@ -45,9 +46,7 @@ _ADDRESS = (
 _RIGHT_ADDRESS = "write a host name or an IP address such as 10.0.0.5 or node[01-16].lab"
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._:-]|\[[0-9]+-[0-9]+\])*"
 _USER = r"[^\s:/\\-][^\s:/]*"
-_JUMP = re.compile(r"(?:(?P<user>[^\s@:]+)@)?(?P<address>[A-Za-z0-9_][A-Za-z0-9._-]*)(?::(?P<port>[0-9]+))?")
 _KEY_TYPES = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
-_MAX_PORT = 65535
 
 
 def _host_key(node: YamlNode, path: KeyPath, problems: Problems) -> str:
@@ -56,15 +55,6 @@ def _host_key(node: YamlNode, path: KeyPath, problems: Problems) -> str:
     if len(words) < 2 or words[0] not in _KEY_TYPES or not re.fullmatch(r"AAAA[A-Za-z0-9+/=]+", words[1]):
         raise problems.refuse(node, path, f"{node.describe()}; {right}")
     return f"{words[0]} {words[1]}"
-
-
-def _jump(node: YamlNode, path: KeyPath, problems: Problems) -> str:
-    right = "write the host to go through as user@gateway:22"
-    found: str = text(right)(node, path, problems)
-    match = _JUMP.fullmatch(found)
-    if not match or not 0 < int(match["port"] or 22) <= _MAX_PORT:
-        raise problems.refuse(node, path, f"{node.describe()}; {right}")
-    return found
 
 
 class InventoryHost(Noun):
@@ -88,11 +78,11 @@ class InventoryHost(Noun):
     address: Annotated[str, Key("address", pattern(_ADDRESS, _RIGHT_ADDRESS), f"{_RIGHT_ADDRESS}")]
     name: Annotated[str, Key("name", pattern(_NAME, "write a name of letters, digits, '.', '-'"))] = ""
     user: Annotated[str, Key("user", pattern(_USER, "write the name to log in as"))] = ""
-    port: Annotated[int, Key("port", integer(1, _MAX_PORT))] = 22
+    port: Annotated[int, Key("port", integer(1, MOST_PORT))] = 22
     key: Annotated[Path | None, Key("key", text("write the path of a private key"))] = None
     host_key: Annotated[str, Key("host_key", _host_key)] = ""
     private_address: Annotated[str, Key("private_address", pattern(_ADDRESS, _RIGHT_ADDRESS))] = ""
-    jump: Annotated[str, Key("jump", _jump)] = ""
+    jump: Annotated[str, Key("jump", login_place("write the host to go through as user@gateway:22"))] = ""
     python: Annotated[str, Key("python", text("write the path of a Python on the host"))] = ""
     directory: Annotated[str, Key("directory", text("write a directory on the host"))] = ""
     slots: Annotated[int, Key("slots", integer(1, 4096))] = 0

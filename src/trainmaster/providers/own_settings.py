@@ -6,15 +6,17 @@ import ipaddress
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from trainmaster.dataclass import dataclass
+from trainmaster.providers.dead_man_switch import USER
 from trainmaster.spec.errors import RecipeError, UsageError, fails_as
 from trainmaster.spec.node import Wording, YamlNode, compose, read_text
-from trainmaster.spec.reading import Noun, Problems, ReportedMistake, read_noun
+from trainmaster.spec.reading import Noun, Problems, Reader, ReportedMistake, pattern, read_noun
 from trainmaster.spec.reading import Path as KeyPath
 
 N = TypeVar("N", bound=Noun)
+MOST_PORT: Final = 65535
 
 
 class NotSetUpError(UsageError):
@@ -85,6 +87,23 @@ class SettingsKind(Generic[N]):
 def shown_variable(provider: str) -> str:
     """Names the variable with the path of a provider's settings in the home that has sent them."""
     return f"TRAINMASTER_{provider.upper()}_SHOWN"
+
+
+def login_place(right: str) -> Reader[str]:
+    """Reads where one logs in, as `jump_target` takes it: ``user@host:port``; ``right``: what to write."""
+    read_text = pattern(r"([^\s@]+@)?[A-Za-z0-9_][A-Za-z0-9._-]*(:[0-9]{1,5})?", right)
+
+    def read(node: YamlNode, path: KeyPath, problems: Problems) -> str:
+        found = read_text(node, path, problems)
+        if not 0 < int(found.rpartition("@")[2].partition(":")[2] or 22) <= MOST_PORT:
+            raise problems.refuse(node, path, f"{node.describe()}; {right}")
+        return found
+
+    return read
+
+
+#: Reads whom to log in as on a rented machine, which its dead-man switch knows, too.
+user_name: Final = pattern(USER, "write the name to log in as")
 
 
 def check_ssh_from(values: Mapping[str, Any], node: YamlNode, path: KeyPath, problems: Problems) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from trainmaster.providers.catalogue import Catalogue
 from trainmaster.providers.offer import site_offer
-from trainmaster.providers.own_settings import SettingsKind
+from trainmaster.providers.own_settings import SettingsKind, login_place
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.node import YamlNode
 from trainmaster.spec.reading import (
@@ -102,9 +102,7 @@ class LoginSettings(SiteSettings[M], Generic[M]):
         scratch: directory of each machine for what is ours; removed at the end.
     """
 
-    login: Annotated[
-        str, Key("login", pattern(r"([^\s@]+@)?[^\s@:]+(:\d+)?", "write user@host, or user@host:port"))
-    ] = ""
+    login: Annotated[str, Key("login", login_place("write user@host, or user@host:port"))] = ""
     key: Annotated[str, Key("key", text("write the path of a private key"))] = ""
     scratch: Annotated[str, Key("scratch", pattern(r"/[^\s'\"$`\\]*", "write an absolute path"))] = "/tmp"  # noqa: S108 - with 0700
 

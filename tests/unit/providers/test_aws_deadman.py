@@ -18,6 +18,7 @@ from trainmaster.providers.aws.requests import AwsRequestBuilder, host_key_answe
 from trainmaster.providers.aws.settings import AwsSettings
 from trainmaster.providers.base import NodeRequest
 from trainmaster.providers.dead_man_switch import (
+    LEASE_FUNCTIONS,
     SELF_DELETION_FAILS,
     deadman_script,
     end_command,
@@ -209,6 +210,20 @@ def test_a_lease_for_ever_is_none(machine: Machine) -> None:
     machine.stays()
     machine.at(131)
     machine.until(machine.asked)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("content", ["", "soon", "99999999999"])
+def test_in_a_pod_or_an_allocation_it_changes_nothing_either(
+    tmp_path: Path, shell: str, content: str
+) -> None:
+    """There an empty file ended all that ran, as if it had been removed, and any number counted."""
+    turns = "lease_holds || exit 1; " * 3
+    script = f"begin_lease 30; first=$until tick=.02; printf %s '{content}' > lease; {turns}"
+    end = "rm lease; lease_holds && ! lease_holds || exit 2; [ $missing = 2 ] && [ $until = $first ]"
+    command = f"dir=.\n{LEASE_FUNCTIONS}\n{script}\n{end}"
+    done = subprocess.run([*shell.split(), "-c", command], cwd=tmp_path, check=False)
+    assert done.returncode == 0
 
 
 def test_a_shutdown_that_does_not_come(machine: Machine) -> None:

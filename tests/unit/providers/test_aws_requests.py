@@ -282,6 +282,7 @@ def test_a_type_that_a_zone_does_not_have() -> None:
         ("DISK_GIB", "64GB"),
         ("PUBLIC_ADDRESSES", "maybe"),
         ("IMAGE", "ami-1"),
+        ("USER", "Ubuntu"),
     ],
 )
 def test_settings_that_mean_nothing(name: str, value: str) -> None:

@@ -390,6 +390,7 @@ def test_a_job_has_ended_only_when_slurm_says_so(tmp_path, said):
     [
         ("machines: {}\n", "names no machines"),
         ("login: a b\nmachines: {m: {cpus: 1, memory: 1GB}}\n", "user@host"),
+        ("login: a@b:99999\nmachines: {m: {cpus: 1, memory: 1GB}}\n", "user@host:port"),
         ("machines: {m: {memory: 1GB}}\n", "cpus"),
         ("machines: {m: {cpus: 1, memory: 1GB, gres: 'gpu:1'}}\n", "gpus"),
         ("machines: {m: {cpus: 1, memory: 1GB, time_limit: 1m}}\n", "5m"),

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from trainmaster.dataclass import dataclass, field
 from trainmaster.providers.base import ProviderGoneError
+from trainmaster.providers.dead_man_switch import USER
 from trainmaster.providers.offer import Extras
 from trainmaster.spec.addresses import is_link_local, is_loopback
 from trainmaster.spec.errors import UsageError
@@ -75,7 +76,7 @@ class AwsSettings:
         """Refuse what AWS would refuse later and in worse words.
 
         Raises:
-            UsageError: an address block that is none; an image without the user to log in as.
+            UsageError: an address block, or a user, that is none; an image without the user to log in as.
         """
         if self.ssh_from:
             try:
@@ -85,6 +86,11 @@ class AwsSettings:
                     f"TRAINMASTER_AWS_SSH_FROM is {self.ssh_from!r}, which is no address block: {error}",
                     "Write one such as 203.0.113.7/32.",
                 ) from None
+        if self.user and not re.fullmatch(USER, self.user):
+            raise UsageError(
+                f"TRAINMASTER_AWS_USER is {self.user!r}, which is no name of a user",
+                "Write whom to log in as, such as ubuntu, admin or ec2-user.",
+            )
         if self.image and not self.user:
             raise UsageError(
                 f"TRAINMASTER_AWS_IMAGE is {self.image!r}, but nothing says whom to log in as there",

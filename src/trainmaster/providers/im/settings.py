@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
-from trainmaster.providers.own_settings import SettingsKind, check_ssh_from
+from trainmaster.providers.own_settings import SettingsKind, check_ssh_from, user_name
 from trainmaster.spec.addresses import is_loopback
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.node import YamlNode
@@ -44,9 +44,7 @@ class ImCloud(Noun):
 
     image: Annotated[str, Key("image", _IMAGE, required="write `image`, as IM names it")]
     gpu_image: Annotated[str, Key("gpu_image", _IMAGE)] = ""
-    user: Annotated[str, Key("user", pattern(r"[a-z_][a-z0-9_-]{0,31}", "write the name to log in as"))] = (
-        USER
-    )
+    user: Annotated[str, Key("user", user_name)] = USER
     disk_bytes: Annotated[int, Key("disk", size)] = DISK_BYTES
     public_addresses: Annotated[bool, Key("public_addresses", boolean)] = True
     public_network: Annotated[str, Key("public_network", _NETWORK)] = ""

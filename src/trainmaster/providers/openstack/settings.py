@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from trainmaster.providers.own_settings import SettingsKind, check_ssh_from
+from trainmaster.providers.own_settings import SettingsKind, check_ssh_from, user_name
 from trainmaster.spec.node import YamlNode
 from trainmaster.spec.reading import (
     Key,
@@ -18,7 +18,6 @@ from trainmaster.spec.reading import (
     mapping_of,
     noun,
     number,
-    pattern,
     size,
     text,
 )
@@ -66,9 +65,7 @@ class OpenstackSettings(Noun):
     cloud: Annotated[str, Key("cloud", text("write the name of a cloud of clouds.yaml"))] = ""
     image: Annotated[str, Key("image", _NAMED, required="write `image`: a name or an id")]
     gpu_image: Annotated[str, Key("gpu_image", _NAMED)] = ""
-    user: Annotated[str, Key("user", pattern(r"[a-z_][a-z0-9_-]{0,31}", "write the name to log in as"))] = (
-        "ubuntu"
-    )
+    user: Annotated[str, Key("user", user_name)] = "ubuntu"
     network: Annotated[str, Key("network", _NAMED)] = ""
     floating: Annotated[str, Key("floating", _NAMED)] = ""
     security_group: Annotated[str, Key("security_group", _NAMED)] = ""
