@@ -53,18 +53,23 @@ class ProviderFiles:
     def __init__(self, directory: Path, saved: Callable[[], None] = lambda: None) -> None:
         self.directory, self.saved = directory, saved
 
-    def key(self) -> tuple[Path, str]:
-        """The key that machines let in: file of the private half, and the public half."""
-        private, public = self.directory / "id_ed25519", self.directory / "id_ed25519.pub"
+    @property
+    def private_key(self) -> Path:
+        """File of the private half of the key that machines let in."""
+        return self.directory / "id_ed25519"
+
+    def public_key(self) -> str:
+        """The public half, on one line; both are made at the first use."""
+        public = self.directory / "id_ed25519.pub"
         with self._locked("lock-key"):
             if not public.exists():
                 from trainmaster.transport.key_pairs import make_key_pair
 
                 pair = make_key_pair()
-                write_private(private, pair.private.encode())
+                write_private(self.private_key, pair.private.encode())
                 write_private(public, f"{pair.public} {self.comment}".strip().encode())
                 self.saved()
-        return private, public.read_text().strip()
+        return public.read_text().strip()
 
     def _told(self, path: Path, hint: str) -> dict[str, Any]:
         """What a file says.

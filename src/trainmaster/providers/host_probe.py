@@ -18,6 +18,8 @@ from trainmaster.transport.base import Result
 MOST_PROBED: Final = 16
 #: Where runs write on hosts of one's own.
 SCRATCH: Final = "/var/tmp"  # noqa: S108 - each has a directory of its own there
+#: They wait for each other so long.
+PATIENCE_S: Final = 10.0
 #: With less room there hardly any run ends well.
 _LOW_BYTES: Final = 1 << 30
 #: For so long hosts send each other what they can. What counts is between these moments: neither what a card
@@ -124,7 +126,7 @@ def probe_script(
     builds: Mapping[str, str],
     scratch: str = "",
     senders: Sequence[str] = (),
-    patience_s: float = 10.0,
+    patience_s: float = PATIENCE_S,
 ) -> str:
     """For all of these hosts, which have to begin together.
 

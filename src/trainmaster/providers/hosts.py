@@ -25,7 +25,14 @@ from trainmaster.providers.host_claims import (
     read_script,
 )
 from trainmaster.providers.host_ledger import HostLedger, as_host
-from trainmaster.providers.host_probe import MOST_PROBED, SCRATCH, probe_findings, probe_script, told_mbps
+from trainmaster.providers.host_probe import (
+    MOST_PROBED,
+    PATIENCE_S,
+    SCRATCH,
+    probe_findings,
+    probe_script,
+    told_mbps,
+)
 from trainmaster.providers.inventory import Inventory, InventoryHost
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.processes import this_user
@@ -147,9 +154,7 @@ class HostsProvider:
         seen = self._look(self._inventory.hosts)
         unused = [one.host for one in seen if one.claims and not one.claims.live][:MOST_PROBED]
         if network and not is_told and len(unused) >= _TWO:
-            script = probe_script(_addresses(unused), {}, "", [one.name for one in unused], _PATIENCE_S)
-            answers = zip(unused, self._shell.run_all(unused, script), strict=True)
-            self._memory.learn_mbps({host.name: told_mbps(answer) for host, answer in answers})
+            self._probed(unused, [host.name for host in unused], {}, "", _PATIENCE_S)
 
     def examine(self, builds: Mapping[str, str]) -> list[Finding]:
         """See `Examined`: each host, and whether they reach each other on a port that nothing has opened.
@@ -169,20 +174,31 @@ class HostsProvider:
             use = f", used by {counted(clusters, 'cluster')}" if clusters else ", free"
             found.append(Finding(one.host.name, f"answers: {memory}{use}"))
             found.append(clock_finding(one.claims.now - time.time(), one.host.name))
-        probed = there[:MOST_PROBED]
-        peers = _addresses(probed)
-        senders = [name for name in peers if name in unused]
-        script = probe_script(peers, builds, SCRATCH, senders)
-        answers = self._shell.run_all(probed, script) if probed else []
-        for host, answer in zip(probed, answers, strict=True):
-            found += probe_findings(host.name, list(peers), answer, builds, _APART)
-        if len(senders) >= _TWO:
-            rates = {host.name: told_mbps(each) for host, each in zip(probed, answers, strict=True)}
-            self._memory.learn_mbps({name: rates[name] for name in senders})
-            if least := min((rate for rate in rates.values() if rate), default=0.0):
-                words = f"{len(senders)} hosts at once get {format_mbps(least)} or more from each other"
-                found.append(Finding("network", words))
+        answers = self._probed(there[:MOST_PROBED], unused, builds, SCRATCH) if there else {}
+        for name, answer in answers.items():
+            found += probe_findings(name, list(answers), answer, builds, _APART)
+        rates = [told_mbps(answer) for name, answer in answers.items() if name in unused]
+        if len(rates) >= _TWO and (least := min(filter(None, rates), default=0.0)):
+            words = f"{len(rates)} hosts at once get {format_mbps(least)} or more from each other"
+            found.append(Finding("network", words))
         return found
+
+    def _probed(
+        self,
+        hosts: Sequence[InventoryHost],
+        unused: Sequence[str],
+        builds: Mapping[str, str],
+        scratch: str,
+        patience_s: float = PATIENCE_S,
+    ) -> dict[str, Result | TrainmasterError]:
+        """What hosts say of each other; what those of no use to anybody get is written down."""
+        peers = {host.name: host.private_address or host.address for host in hosts}
+        senders = [name for name in peers if name in unused]
+        script = probe_script(peers, builds, scratch, senders, patience_s)
+        answers = dict(zip(peers, self._shell.run_all(hosts, script), strict=True))
+        if len(senders) >= _TWO:
+            self._memory.learn_mbps({name: told_mbps(answers[name]) for name in senders})
+        return answers
 
     def queue_wait_s(self, requests: Sequence[NodeRequest]) -> float | None:
         """See `Queue`: none if there is room now; else nothing says how long others go on.
@@ -359,15 +375,17 @@ class HostsProvider:
         """Let the claims count for so long from now on; see `Provider.renew`."""
         errors: list[TrainmasterError] = []
         renewed = 0
+
+        def prolonged(claims: Claims) -> Claim | None:
+            claim = claims.of(self._owner, cluster)
+            return claim and replace(claim, until=claims.end_of(lease_s))
+
         for one in self._look(self._hosts({node.id: node for node in self._memory.recall(cluster)})):
             if one.error is not None:
                 errors.append(one.error)
                 continue
             try:
-                renewed += self._rewrite(
-                    one,
-                    lambda claims: _prolonged(claims.of(self._owner, cluster), claims.end_of(lease_s)),
-                )
+                renewed += self._rewritten(one, prolonged) is not None
             except TrainmasterError as error:
                 errors.append(error)
         if errors and not renewed:
@@ -457,9 +475,6 @@ class HostsProvider:
         found = claims.of(self._owner, draft.cluster) if claims else None
         return found or (said[-1] if said else "others claim it all the time")
 
-    def _rewrite(self, one: _ProbedHost, wish: Callable[[Claims], Claim | None]) -> bool:
-        return self._rewritten(one, wish) is not None
-
     def _rewritten(self, one: _ProbedHost, wish: Callable[[Claims], Claim | None]) -> Claims | None:
         """Write the claim that is wished for in view of the others; again if they changed meanwhile."""
         claims = one.claims
@@ -530,11 +545,6 @@ class HostsProvider:
         return [self._inventory.find(node.id) or as_host(node) for node in remembered.values()]
 
 
-def _addresses(hosts: Sequence[InventoryHost]) -> dict[str, str]:
-    """Where each is reached by the others."""
-    return {host.name: host.private_address or host.address for host in hosts}
-
-
 def _size(host: InventoryHost, memory_bytes: int) -> tuple[float, ...]:
     """The larger it is, the later it is taken: another role may need what this one would leave unused."""
     return host.gpus, host.slots or math.inf, memory_bytes >> 30
@@ -577,9 +587,3 @@ def _words(error: TrainmasterError | None) -> str:
 def _named(host: str, reason: str) -> str:
     """A reason with the host that it is about; what comes from a connection says so already."""
     return reason if reason.startswith(host) else f"{host}: {reason}"
-
-
-def _prolonged(claim: Claim | None, until: float) -> Claim | None:
-    if claim is None:
-        return None
-    return replace(claim, until=until)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from trainmaster.providers.cluster_ledger import ProviderFiles, damaged
@@ -79,15 +78,6 @@ class AwsLedger(ProviderFiles):
                     self._write(name, {"private": pair.private, "public": pair.public})
         half = {key: self._known(name, str, key, "", _HOST_KEY_HINT) for key in ("private", "public")}
         return half["private"], half["public"]
-
-    @property
-    def private_key(self) -> Path:
-        """File of the key that the home's machines let in."""
-        return self.directory / "id_ed25519"
-
-    def public_key(self) -> str:
-        """Its public half, on one line; made at the first use."""
-        return self.key()[1]
 
     def _known(self, name: str, kind: type[_Type], key: str, default: _Type, hint: str) -> _Type:
         """What a file says; if it is damaged nothing may be taken for not being there."""

@@ -86,27 +86,22 @@ def sent_settings(place: ProviderPlace) -> SentSettings:
     Raises:
         UsageError: there are no settings, or the login works on this machine only.
     """
+    return _sent(place, KUBERNETES.read(place.root, place.environ).service_account)
+
+
+def _sent(place: ProviderPlace, account: str = "") -> SentSettings:
+    """What leads there as this home is led; account: of pods, which is used in place of its login."""
     settings = KUBERNETES.read(place.root, place.environ)
-    login, account = read_login(settings.context, place.environ), settings.service_account
-    text = settings.file.read_text()
+    login = read_login(settings.context, place.environ)
     words = f"your login to {login.place} ({login.name}), with all that it may do there"
     if account:
         words = f"nothing of your login to {login.place}: the service account {account} of its pods is used"
-    sent = {"TRAINMASTER_KUBERNETES": text, "KUBECONFIG": login_for_pod(login, is_its_own=bool(account))}
+    sent = {
+        "TRAINMASTER_KUBERNETES": settings.file.read_text(),
+        "KUBECONFIG": login_for_pod(login, is_its_own=bool(account)),
+    }
     shown = {shown_variable(KUBERNETES.provider): str(settings.file)}
     return SentSettings(sent, shown, (words,), is_wide=not account, packages=("trainmaster[kubernetes]",))
-
-
-def _own_login(place: ProviderPlace) -> SentSettings:
-    """What a team's runs use, wherever their server is: also pods with a service account are made with it."""
-    settings = KUBERNETES.read(place.root, place.environ)
-    login = read_login(settings.context, place.environ)
-    files = {
-        "TRAINMASTER_KUBERNETES": settings.file.read_text(),
-        "KUBECONFIG": login_for_pod(login, is_its_own=False),
-    }
-    words = f"your login to {login.place} ({login.name}), with all that it may do there"
-    return SentSettings(files, {shown_variable(KUBERNETES.provider): str(settings.file)}, (words,))
 
 
 def _check_login(place: ProviderPlace) -> None:
@@ -117,9 +112,9 @@ def _check_login(place: ProviderPlace) -> None:
     check_address(login.server, place)
 
 
-#: See `LoginKind`.
+#: See `LoginKind`. What a team's runs use, wherever their server is, makes pods with a service account, too.
 TEAM_LOGIN: Final = LoginKind(
-    _own_login,
+    _sent,
     _check_login,
     ("TRAINMASTER_KUBERNETES", "KUBECONFIG"),
     (shown_variable(KUBERNETES.provider),),
@@ -455,7 +450,7 @@ class KubernetesProvider(LedgerProvider):
             return ListedMachine(NodeState.GONE), known.ended(ended_at, reason)
         if pod.state is NodeState.LEAVING:
             # What is heard now holds to its end: the events, and then the pod, are forgotten.
-            reason = known.reason or self._why(name) or pod.reason
+            reason = known.reason or answers.words_of(self._events(name)) or pod.reason
             words = reason or "its pod is being deleted"
             return ListedMachine(pod.state, words, pod.leaves_at - ahead_s), replace(known, reason=reason)
         is_queued = pod.state is NodeState.STARTING and bool(pod.reason) and not known.where
@@ -471,10 +466,6 @@ class KubernetesProvider(LedgerProvider):
             else each
             for each in pods
         ]
-
-    def _why(self, name: str) -> str:
-        """Why a pod goes, as far as we may know."""
-        return answers.words_of(self._events(name))
 
     def _events(self, name: str) -> list[dict[str, Any]]:
         """What happened to something, as far as we may know."""

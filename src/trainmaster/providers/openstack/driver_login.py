@@ -10,7 +10,7 @@ from typing import Final
 
 from trainmaster.providers.base import ProviderPlace
 from trainmaster.providers.openstack.client import OpenstackClient
-from trainmaster.providers.openstack.login import OpenstackLogin, read_login
+from trainmaster.providers.openstack.login import OpenstackLogin, login_at
 from trainmaster.providers.openstack.project import base_name
 from trainmaster.providers.openstack.self_deletion import LASTS, SelfDeletion
 from trainmaster.providers.openstack.settings import OPENSTACK
@@ -30,8 +30,7 @@ def sent_settings(place: ProviderPlace) -> SentSettings:
     Raises:
         UsageError: there are no settings or no login, or a mistake in them.
     """
-    settings = OPENSTACK.read(place.root, place.environ)
-    login = read_login(settings.cloud, place.environ)
+    settings, login = login_at(place.root, place.environ)
     words = (
         f"an application credential that is made for it from {login.name}: it may send what a run sends, and "
         f"make others that may do what {login.name} may; it is removed with the run, and over after "
@@ -50,23 +49,24 @@ def sent_settings(place: ProviderPlace) -> SentSettings:
 
 
 def _own_login(place: ProviderPlace) -> SentSettings:
-    settings = OPENSTACK.read(place.root, place.environ)
-    login = read_login(settings.cloud, place.environ)
+    _, login = login_at(place.root, place.environ)
     sent = sent_settings(place)
-    told = dict(login.told) | ({"cacert": path_mark(_AUTHORITIES)} if login.authorities else {})
-    files = {**sent.files, "OS_CLIENT_CONFIG_FILE": json.dumps({"clouds": {login.name: told}})}
     what = "the application credential" if login.is_credential else "the login"
-    return SentSettings(
-        files, sent.environ, (f"{what} {login.name} to {login.url}, with all that it may do",)
-    )
+    words = f"{what} {login.name} to {login.url}, with all that it may do"
+    return SentSettings({**sent.files, **_clouds_of(login)}, sent.environ, (words,))
+
+
+def _clouds_of(login: OpenstackLogin) -> dict[str, str]:
+    """The file that has a login on another machine."""
+    told = dict(login.told) | ({"cacert": path_mark(_AUTHORITIES)} if login.authorities else {})
+    return {"OS_CLIENT_CONFIG_FILE": json.dumps({"clouds": {login.name: told}})}
 
 
 def _check_login(place: ProviderPlace) -> None:
     """Refuse what would be read from a file of this machine."""
-    settings = OPENSTACK.read(place.root, place.environ)
     if place.environ.get("OS_CLIENT_SECURE_FILE") != os.devnull:
         raise UsageError("a login to OpenStack names another file of secrets", "Leave it out.")
-    login = read_login(settings.cloud, place.environ)
+    _, login = login_at(place.root, place.environ)
     if login.authorities != place.environ.get(_AUTHORITIES, ""):
         raise UsageError(
             f"OpenStack: {login.name} names certificates that were not sent with it",
@@ -100,12 +100,9 @@ class DriverCredential:
 
     def make(self, cluster: str, machine: str) -> Mapping[str, str]:
         """See `DriverLogin`. A login that may make no other is sent itself."""
-        told = dict(self._login.told)
-        if self._credentials.may_make():
-            told = dict(self._login.by(self._credentials.make_login(self._name(cluster, machine))).told)
-        if self._login.authorities:
-            told["cacert"] = path_mark(_AUTHORITIES)
-        return {"OS_CLIENT_CONFIG_FILE": json.dumps({"clouds": {self._login.name: told}})}
+        if not self._credentials.may_make():
+            return _clouds_of(self._login)
+        return _clouds_of(self._login.by(self._credentials.make_login(self._name(cluster, machine))))
 
     def remove(self, cluster: str, machine: str) -> None:
         """See `DriverLogin`."""
@@ -121,5 +118,4 @@ def driver_login(place: ProviderPlace) -> DriverCredential:
     Raises:
         UsageError: there are no settings or no login, or a mistake in them.
     """
-    settings = OPENSTACK.read(place.root, place.environ)
-    return DriverCredential(read_login(settings.cloud, place.environ), place.identity)
+    return DriverCredential(login_at(place.root, place.environ)[1], place.identity)

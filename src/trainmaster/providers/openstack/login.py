@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainmaster.dataclass import dataclass, field
+from trainmaster.providers.openstack.settings import OPENSTACK, OpenstackSettings
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.plain_json import yaml_mapping
 from trainmaster.transport.checked_connection import MayReach, team_may_reach
@@ -64,6 +65,16 @@ class OpenstackLogin:
         }
         told = {**self.told, "auth_type": "v3applicationcredential", "auth": auth}
         return replace(login_of(self.name, told), may_reach=self.may_reach)
+
+
+def login_at(root: Path, environ: Mapping[str, str]) -> tuple[OpenstackSettings, OpenstackLogin]:
+    """The settings of a home, and who asks by them.
+
+    Raises:
+        UsageError: there are no settings or no login, or a mistake in them.
+    """
+    settings = OPENSTACK.read(root, environ)
+    return settings, read_login(settings.cloud, environ)
 
 
 def read_login(cloud: str, environ: Mapping[str, str], here: Path | None = None) -> OpenstackLogin:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -33,7 +35,7 @@ from trainmaster.providers.openstack import answers
 from trainmaster.providers.openstack.answers import CLUSTER, HOME, TOKEN, UNTIL, Flavor, Server
 from trainmaster.providers.openstack.client import OpenstackClient, RefusedError
 from trainmaster.providers.openstack.driver_login import TEAM_LOGIN, driver_login, sent_settings
-from trainmaster.providers.openstack.login import OpenstackLogin, read_login
+from trainmaster.providers.openstack.login import OpenstackLogin, login_at
 from trainmaster.providers.openstack.project import OpenstackProject, base_name, looks, owner_of, prefix
 from trainmaster.providers.openstack.settings import OPENSTACK, OpenstackSettings
 from trainmaster.providers.sent_settings import DRIVES_VARIABLE
@@ -62,8 +64,7 @@ def openstack_provider(place: ProviderPlace) -> OpenstackProvider:
     Raises:
         UsageError: there are no settings or no login, or a mistake in them.
     """
-    settings = OPENSTACK.read(place.root, place.environ)
-    return OpenstackProvider(settings, read_login(settings.cloud, place.environ), place)
+    return OpenstackProvider(*login_at(place.root, place.environ), place)
 
 
 def catalogue_of(
@@ -71,8 +72,7 @@ def catalogue_of(
 ) -> Catalogue:
     """The flavors of the project, at the site's own prices; they are asked for again after ten minutes."""
     del prices
-    settings = OPENSTACK.read(root, environ)
-    login = read_login(settings.cloud, environ)
+    settings, login = login_at(root, environ)
     file = root / "providers" / OPENSTACK.provider / "flavors.json"
     flavors = cached_answer(
         file,
@@ -201,14 +201,11 @@ class OpenstackProvider(LedgerProvider):
 
     def _try_out(self) -> None:
         """See that machines can delete themselves, once a day."""
-
-        def ask() -> list[str]:
-            self._self_deletion.try_out(prefix(self._home))
-            return []
-
         self._self_deletion.check()
         who = f"{self._login.url} {self._client.said['user']['id']}"
-        cached_answer(self._memory.directory / "self-deletion.json", list[str], who, _TRIED_OLD_S, ask)
+        file = self._memory.directory / "self-deletion.json"
+        ask = partial(self._self_deletion.try_out, prefix(self._home))
+        cached_answer(file, type(None), who, _TRIED_OLD_S, ask)
 
     def self_deletion_script(self, node: Node) -> str:
         """See `BringsSelfDeletion`."""
@@ -315,7 +312,7 @@ class OpenstackProvider(LedgerProvider):
         image, network = self._project.image(flavor), self._project.network()
         until = str(round(self._clock() + request.lease_s))
         base = base_name(self._home, known.cluster)
-        group, public = self._project.group(base), self._memory.key()[1]
+        group, public = self._project.group(base), self._memory.public_key()
         try:
             if not (group and known.left):  # else what was prepared may be gone
                 group = self._project.prepared(base, public, until, group, self._project.make)
@@ -409,17 +406,15 @@ class OpenstackProvider(LedgerProvider):
         """See `LedgerProvider`."""
         if self._drives:  # one of the same network, which the group lets in
             node = replace(node, address=node.private_address)
-        return replace(node, user=self._settings.user, key=self._memory.directory / "id_ed25519")
+        return replace(node, user=self._settings.user, key=self._memory.private_key)
 
     def console(self, cluster: str, id: str) -> str:
         """See `Provider`."""
         body = {"os-getConsoleOutput": {"length": 500}}
-        try:
-            return str(
-                self._client.call("POST", "compute", f"/servers/{id}/action", body).get("output") or ""
-            )
-        except (RefusedError, UsageError):  # it is gone, or was never there
-            return ""
+        with suppress(RefusedError, UsageError):  # it is gone, or was never there
+            told = self._client.call("POST", "compute", f"/servers/{id}/action", body)
+            return str(told.get("output") or "")
+        return ""
 
     # --- its lease -----------------------------------------------------------------------------------------
 

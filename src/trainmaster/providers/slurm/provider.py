@@ -286,7 +286,7 @@ class SlurmProvider(LedgerProvider):
         held, apart = self._apart(cluster)
         for part in parts:
             refuse_misfit(part, partitions, held)
-        _, public = self._memory.key()
+        public = self._memory.public_key()
         private = self._host_key(cluster)
         until = str(round(self._clock() + requests[0].lease_s))
         name = self._name(cluster)
@@ -447,7 +447,7 @@ class SlurmProvider(LedgerProvider):
             node,
             port=part.port,
             user=self._settings.user or getpass.getuser(),
-            key=self._memory.directory / "id_ed25519",
+            key=self._memory.private_key,
             zone=part.machine.partition,
             gpus=part.machine.gpus,
             host_key=known.about.get("public", ""),
