@@ -94,13 +94,8 @@ def _without_dear_spot(reading: LoadedFile, rows: list[tuple[Offer, int]]) -> li
     on_demand: dict[tuple[object, ...], float] = {}
     for offer, _ in rows:
         if not offer.spot:
-            machine = (
-                offer.provider,
-                offer.region,
-                offer.instance_type,
-                offer.accelerator,
-                offer.accelerators,
-            )
+            gpus = offer.accelerator, offer.accelerators
+            machine = (offer.provider, offer.region, offer.instance_type, *gpus)
             on_demand[*machine, offer.zone] = offer.price_usd_per_hour
             dearest = max(offer.price_usd_per_hour, on_demand.get(machine, 0.0))
             on_demand[machine] = dearest  # where the zone is unknown, any zone's price excuses it

@@ -20,7 +20,6 @@ What can go wrong with a machine at the other end of a connection.
 
 from __future__ import annotations
 
-import getpass
 import os
 import shlex
 import socket
@@ -33,6 +32,7 @@ from typing import Any, Final, Protocol, Self
 
 from trainmaster.dataclass import dataclass
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
+from trainmaster.spec.processes import this_user
 
 
 class UnreachableError(ProviderError):
@@ -101,7 +101,7 @@ class Target:
     @property
     def login(self) -> str:
         """The user to log in as."""
-        return self.user or getpass.getuser()
+        return self.user or this_user()
 
     @property
     def shown(self) -> str:

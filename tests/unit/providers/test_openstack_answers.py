@@ -3,6 +3,7 @@
 import ast
 import json
 import subprocess
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -75,6 +76,8 @@ def test_a_login_is_read_as_every_tool_of_openstack_does(tmp_path):
         }
     }
     assert "hidden" not in repr(login)
+    at_home = {"auth": PASSWORD, "cacert": "~/ca.pem"}  # OpenStack's own tools take that, too
+    assert login_of("c", at_home).authorities == str(Path.home() / "ca.pem")
     of_variables = read_login("", {f"OS_{key.upper()}": value for key, value in PASSWORD.items()}, tmp_path)
     assert of_variables.body["auth"] == {
         "identity": {

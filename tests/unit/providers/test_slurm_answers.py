@@ -64,6 +64,27 @@ def settings(tmp_path: Path, text: str = SETTINGS) -> SlurmSettings:
     return SLURM.read(tmp_path, {})
 
 
+def test_slices_of_gpus_are_counted_though_their_type_begins_with_a_digit():
+    """A node with seven was believed to have one, so that a machine with two was refused."""
+    there = answers.parse_partitions("mig*|up|infinite|m1|idle|8|64000|gpu:1g.10gb:7(S:0)|(null)\n")
+    machine = SlurmMachine(cpus=1, memory_bytes=10**9, gpus=2, gres="gpu:1g.10gb:2")
+    refuse_misfit(scripts.Part(NodeRequest("worker", 1, "m"), machine, 0, ""), there)
+
+
+def test_a_user_without_a_name_may_log_in_to_a_slurm(tmp_path, monkeypatch):
+    """As in a container whose user is a number that its image does not know."""
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def unknown(number: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {number}")
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    found = SlurmShell(settings(tmp_path), ProviderPlace(tmp_path, "h"))
+    assert found.environ["USER"] == "unknown"
+    found.close()
+
+
 def test_jobs_as_two_versions_tell_them():
     now, jobs = answers.parse_jobs("\n".join(["now=1795706700", RUNNING, WAITING, RUNNING]))
     assert now == 1795706700.0

@@ -44,6 +44,7 @@ from trainmaster.providers.aws.team_login import TEAM_LOGIN, settings_of
 from trainmaster.providers.base import BakedImage, NoCapacityError, Node, NodeRequest, ProviderPlace
 from trainmaster.providers.dead_man_switch import deadman_script
 from trainmaster.providers.examining import Finding, clock_finding, unseen_drivers
+from trainmaster.providers.ledger_provider import check_requests
 from trainmaster.providers.next_offer import COOL_DOWN_S, CapacityFailure, zones_in_order
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, UsageError
@@ -305,8 +306,7 @@ class AwsProvider:
     # --- renting -----------------------------------------------------------------------------------
 
     def _checked(self, request: NodeRequest) -> NodeRequest:
-        if request.count < 1:
-            raise UsageError(f"{request.count} machines cannot be rented", "Ask for 1 or more.")
+        check_requests(self.name, [request])
         if not request.instance_type:
             raise UsageError(
                 f"no instance type for the role {request.role!r}",

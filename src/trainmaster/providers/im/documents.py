@@ -13,11 +13,11 @@ from typing import Final
 
 from trainmaster.dataclass import dataclass, field
 from trainmaster.providers.base import Node, NodeRequest, NodeState
-from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.dead_man_switch import deadman_script
 from trainmaster.providers.im.ledger import ImRequest
 from trainmaster.providers.im.radl import ImMachine, InfrastructureOwner, WantedMachines, written
 from trainmaster.providers.im.settings import ImSettings
+from trainmaster.providers.ledger_provider import check_requests
 from trainmaster.providers.offer import Offer
 from trainmaster.spec.errors import UsageError
 
@@ -153,15 +153,9 @@ class RadlDocuments:
         Raises:
             UsageError: it cannot be had: spot, an unknown cloud or type.
         """
+        check_requests("im", [request])
         cloud = self.cloud(request)
         offer, chosen = self.offer(request), self.settings.cloud(cloud)
-        if request.spot:
-            raise UsageError(
-                f"Infrastructure Manager rents no spot machines: {capabilities_of('im').no_spot}",
-                "Leave out `spot`, or rent with `provider: aws`.",
-            )
-        if request.count < 1:
-            raise UsageError(f"{request.count} machines cannot be rented", "Ask for 1 or more.")
         if offer is None:
             raise UsageError(
                 f"nothing is known of {request.instance_type or 'no type'!r} in the cloud {cloud}",

@@ -204,18 +204,14 @@ def node_findings(nodes: Sequence[Mapping[str, Any]] | None, builds: Mapping[str
         words = "nodes may not be listed with these rights, which runs do not need"
         return [Finding("nodes", words), *unseen_drivers(builds)]
     free = [each for each in nodes if not (each.get("spec") or {}).get("unschedulable")]
-    gpus = sum(amount_of(str(_allocatable(each).get("nvidia.com/gpu", "0"))) for each in free)
+    has = [(each.get("status") or {}).get("allocatable") or {} for each in free]
+    gpus = sum(amount_of(str(each.get("nvidia.com/gpu", "0"))) for each in has)
     advice = "" if free else "None can be had: ask the administrator."
     words = f"{len(free)} of {len(nodes)} take pods, with {gpus:g} nvidia.com/gpu in all"
     found = [Finding("nodes", words, bool(free), advice)]
     drivers = {driver: str(each["metadata"]["name"]) for each in free if (driver := _driver(each))}
     found += [driver_finding(name, driver, builds) for driver, name in drivers.items()]
     return found + ([] if drivers else unseen_drivers(builds))
-
-
-def _allocatable(node: Mapping[str, Any]) -> Mapping[str, Any]:
-    told: Mapping[str, Any] = (node.get("status") or {}).get("allocatable") or {}
-    return told
 
 
 def _driver(node: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -144,7 +145,7 @@ def login_of(name: str, told: Mapping[str, Any]) -> OpenstackLogin:
         {"auth": _asked(name, auth)},
         region=str(told.get("region_name") or ""),
         interface=str(told.get("interface") or "public").removesuffix("URL"),
-        authorities=str(told.get("cacert") or ""),
+        authorities=os.path.expanduser(str(told.get("cacert") or "")),  # noqa: PTH111 - no file is no path
         name=name,
         told=told,
     )

@@ -223,7 +223,7 @@ class NodeKind:
 
 
 def parse_about(text: str) -> tuple[str, str, float]:
-    r"""Version, accounts and time, of what `about_script` answers.
+    r"""Version, accounts and time, of what `ABOUT` answers.
 
     >>> parse_about("now=5\nslurm-wlm 22.05.8\naccount=lab,teaching\n")
     ('slurm-wlm 22.05.8', 'accounts lab,teaching', 5.0)
@@ -236,7 +236,7 @@ def parse_about(text: str) -> tuple[str, str, float]:
 
 
 def parse_partitions(text: str) -> dict[str, Partition]:
-    """Partitions by name, of what `sinfo_script` answers."""
+    """Partitions by name, of what `PARTITIONS` answers."""
     found: dict[str, Partition] = {}
     for line in text.splitlines():
         parts = line.strip().split("|")
@@ -276,12 +276,11 @@ def _least(written: str) -> int:
 def _gpus(gres: str) -> int:
     """GPUs in a list of GRES.
 
-    >>> _gpus("gpu:a100:2(S:0-1),gpu:t4:1,nvme:1"), _gpus("(null)")
-    (3, 0)
+    >>> _gpus("gpu:a100:2(S:0-1),gpu:t4:1,nvme:1"), _gpus("gpu:1g.10gb:7(S:0),gpu:1"), _gpus("(null)")
+    (3, 8, 0)
     """
-    return sum(
-        int(found[1] or 1) for found in re.finditer(r"(?:^|,)gpu(?::[A-Za-z][^:,(]*)?(?::(\d+))?", gres)
-    )
+    found = re.finditer(r"(?:^|,)gpu(?::[^:,(]*[^:,(0-9][^:,(]*)?(?::(\d+))?", gres)  # a type, and how many
+    return sum(int(each[1] or 1) for each in found)
 
 
 def start_of(said: str) -> float | None:
@@ -294,7 +293,7 @@ _FACTORS: Final = ("age", "fair share", "size", "partition", "QOS")
 
 
 def rank_words(text: str, partitions: frozenset[str]) -> str:
-    r"""How the jobs that wait are ranked, of what `rank_script` answers; the user's own best one with why.
+    r"""How the jobs that wait are ranked, of what `RANKS` answers; the user's own best one with why.
 
     >>> said = "user=ada\n7|ada|gpu|1043|12|1000|0|31|0\n8|bob|gpu|200|200|0|0|0|0\n9|bob|cpu|1|1|0|0|0|0"
     >>> rank_words(said, {"gpu"})

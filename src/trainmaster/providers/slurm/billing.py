@@ -13,6 +13,10 @@ from trainmaster.spec.errors import UsageError
 
 #: Weights are asked for again after so long, seconds.
 OLD_S: Final = 86_400.0
+#: Asks for them.
+WEIGHTS: Final = (
+    "scontrol -a -o show partition || exit $?\nscontrol show config | grep '^PriorityFlags'\nexit 0\n"
+)
 _BYTES: Final = {"": 2**20, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 
 
@@ -74,7 +78,7 @@ def units_of(tres: str, weight: str, machine: SlurmMachine) -> float:
 
 
 def parse_weights(text: str) -> BillingWeights:
-    """Of what `weights_script` answers."""
+    """Of what `WEIGHTS` answers."""
     partitions, default, flags = dict[str, dict[str, str]](), "", ""
     for line in text.splitlines():
         if line.startswith("PartitionName="):
@@ -85,11 +89,6 @@ def parse_weights(text: str) -> BillingWeights:
         elif line.startswith("PriorityFlags"):
             flags = line.partition("=")[2].strip()
     return BillingWeights(partitions, default, flags)
-
-
-def weights_script() -> str:
-    """Ask for them."""
-    return "scontrol -a -o show partition || exit $?\nscontrol show config | grep '^PriorityFlags'\nexit 0\n"
 
 
 def priced(settings: SlurmSettings, weights: BillingWeights) -> SlurmSettings:

@@ -8,7 +8,6 @@ scheduled here.
 from __future__ import annotations
 
 import contextlib
-import getpass
 import shlex
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -49,6 +48,7 @@ from trainmaster.providers.slurm.settings import SLURM, SlurmMachine, SlurmSetti
 from trainmaster.providers.team_login import site_login
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, UsageError
+from trainmaster.spec.processes import this_user
 from trainmaster.spec.units import format_duration
 from trainmaster.transport.base import Result
 
@@ -170,7 +170,7 @@ class SlurmProvider(LedgerProvider):
 
     def examine(self, builds: Mapping[str, str]) -> list[Finding]:
         """See `Examined`: also what free nodes see of themselves and of each other."""
-        said = self._answer(scripts.about_script())
+        said = self._answer(scripts.ABOUT)
         version, account, now = answers.parse_about(said)
         found = [
             Finding("login", f"{version} takes {account or 'this user'}"),
@@ -245,7 +245,7 @@ class SlurmProvider(LedgerProvider):
     def rank_words(self, requests: Sequence[NodeRequest]) -> str:
         """See `RanksJobs`: by `sprio`, where the site has the multifactor plug-in."""
         asked = frozenset(self._settings.machine(each.instance_type).partition for each in requests)
-        return answers.rank_words(self._said(self._patiently(scripts.rank_script())), asked)
+        return answers.rank_words(self._said(self._patiently(scripts.RANKS)), asked)
 
     def dry_run(self, cluster: str, requests: Sequence[NodeRequest]) -> list[dict[str, Any]]:
         """See `Provider`: the scripts of the jobs."""
@@ -257,11 +257,11 @@ class SlurmProvider(LedgerProvider):
         return shown
 
     def _partitions(self) -> dict[str, Partition]:
-        return answers.parse_partitions(self._said(self._patiently(scripts.sinfo_script())))
+        return answers.parse_partitions(self._said(self._patiently(scripts.PARTITIONS)))
 
     def weights(self) -> BillingWeights:
         """What its Slurm bills."""
-        return billing.parse_weights(self._said(self._patiently(billing.weights_script())))
+        return billing.parse_weights(self._said(self._patiently(billing.WEIGHTS)))
 
     def _patiently(self, script: str) -> Result:
         """What a script answers before anything runs: no loop asks a busy controller again."""
@@ -446,7 +446,7 @@ class SlurmProvider(LedgerProvider):
         return replace(
             node,
             port=part.port,
-            user=self._settings.user or getpass.getuser(),
+            user=self._settings.user or this_user(),
             key=self._memory.private_key,
             zone=part.machine.partition,
             gpus=part.machine.gpus,
@@ -502,7 +502,7 @@ class SlurmProvider(LedgerProvider):
         """See `Provider`. Names and comments of jobs say whose they are, and until when."""
         mine, before = scripts.prefix(self._home), self._clock() - CLOCKS_DIFFER_S
         names, over = {self._name(cluster) for cluster in known}, dict[str, int]()
-        for line in self._answer(scripts.waiting_script()).splitlines():
+        for line in self._answer(scripts.WAITING).splitlines():
             id, count, name, comment = [*line.split("|", 3), "", "", ""][:4]
             mark = scripts.marks(comment)
             if name.startswith(mine) and name not in names and mark and mark[1] < before:

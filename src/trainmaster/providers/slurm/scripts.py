@@ -260,9 +260,8 @@ def submit_script(name: str, tokens: Iterable[str], script: str, also: Sequence[
     )
 
 
-def waiting_script() -> str:
-    """Every job of this user that has not ended: id, number of nodes, name and comment."""
-    return f'squeue -h -a -t PENDING,CONFIGURING,RUNNING,SUSPENDED {_MINE} -o "%A|%D|%j|%k"\n'
+#: Every job of this user that has not ended: id, number of nodes, name and comment.
+WAITING: Final = f'squeue -h -a -t PENDING,CONFIGURING,RUNNING,SUSPENDED {_MINE} -o "%A|%D|%j|%k"\n'
 
 
 def test_script(script: str) -> str:
@@ -270,9 +269,8 @@ def test_script(script: str) -> str:
     return f"cd ~ && sbatch --test-only <<'{END_OF_JOB}' 2>&1\n{script}\n{END_OF_JOB}\n"
 
 
-def rank_script() -> str:
-    """Who asks, and of each job that waits what its priority is made of; silence without that plug-in."""
-    return 'echo "user=$(id -un)"\nsprio -h -o "%i|%u|%r|%Y|%A|%F|%J|%P|%Q" 2>/dev/null\nexit 0\n'
+#: Who asks, and of each job that waits what its priority is made of; silence without that plug-in.
+RANKS: Final = 'echo "user=$(id -un)"\nsprio -h -o "%i|%u|%r|%Y|%A|%F|%J|%P|%Q" 2>/dev/null\nexit 0\n'
 
 
 def address_script(nodes: Iterable[str]) -> str:
@@ -287,15 +285,15 @@ def address_script(nodes: Iterable[str]) -> str:
     )
 
 
-def about_script() -> str:
-    """The time there, its version, and the accounts of this user where it has any."""
-    accounts = 'sacctmgr -nP show assoc user="$(id -un)" format=Account 2>/dev/null | sort -u | paste -sd,'
-    return f'date +now=%s\nsinfo --version\necho "account=$({accounts})"\n'
+#: The time there, its version, and the accounts of this user where it has any.
+ABOUT: Final = (
+    'accounts=$(sacctmgr -nP show assoc user="$(id -un)" format=Account 2>/dev/null | sort -u | paste -sd,)\n'
+    'date +now=%s\nsinfo --version\necho "account=$accounts"\n'
+)
 
 
-def sinfo_script() -> str:
-    """What each partition has: name, state, time limit, nodes, their state, cores, MB, GRES, features."""
-    return "sinfo -h -a -o '%P|%a|%l|%N|%T|%c|%m|%G|%f'\n"
+#: What each partition has: name, state, time limit, nodes, their state, cores, MB, GRES, features.
+PARTITIONS: Final = "sinfo -h -a -o '%P|%a|%l|%N|%T|%c|%m|%G|%f'\n"
 
 
 def renew_script(jobs: Iterable[tuple[str, str]]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import weakref
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from typing import Final
 from trainmaster.providers.base import ProviderPlace
 from trainmaster.providers.sent_settings import host_key_variable
 from trainmaster.providers.slurm.settings import SLURM, SlurmSettings
+from trainmaster.spec.processes import this_user
 from trainmaster.transport.base import Result, Target, Transport, jump_target
 from trainmaster.transport.checked_connection import team_may_reach
 from trainmaster.transport.host_keys import FILE_NAME, HostKeys
@@ -38,7 +38,7 @@ class SlurmShell:
     def __init__(self, settings: SlurmSettings, place: ProviderPlace) -> None:
         self.environ: Mapping[str, str] = {
             "PATH": os.environ.get("PATH", os.defpath),
-            "USER": getpass.getuser(),
+            "USER": this_user(),
             "HOME": str(Path.home()),  # else some shells make a directory called ~
             **{name: place.environ[name] for name in _KEPT if name in place.environ},
         }
