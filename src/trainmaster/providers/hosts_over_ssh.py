@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 def target_of(machine: InventoryHost | Node) -> Target:
     """Where a host of an inventory, or a node of any provider, is reached."""
-    is_rented = isinstance(machine, Node) and machine.is_rented
+    node = machine if isinstance(machine, Node) else None
+    rented, jump_key = node if node is not None and node.is_rented else None, machine.key
+    if rented is not None:
+        jump_key = Path(rented.jump_key) if rented.jump_key else None
     return Target(
         name=machine.id if isinstance(machine, Node) else machine.name,
         address=machine.address,
@@ -29,19 +32,13 @@ def target_of(machine: InventoryHost | Node) -> Target:
         user=machine.user,
         key=machine.key,
         host_key=machine.host_key,
-        pin_as=machine.id if isinstance(machine, Node) and is_rented else "",
+        pin_as=rented.id if rented is not None else "",
         private_address=machine.private_address or machine.address,
-        jump=jump_target(machine.jump, _jump_key(machine)),
-        way=machine.way if isinstance(machine, Node) else "",
+        jump=jump_target(machine.jump, jump_key),
+        way=node.way if node is not None else "",
         python=machine.python,
         directory=machine.directory,
     )
-
-
-def _jump_key(machine: InventoryHost | Node) -> Path | None:
-    if isinstance(machine, Node) and machine.is_rented:
-        return Path(machine.jump_key) if machine.jump_key else None
-    return machine.key
 
 
 _AT_ONCE: Final = 16

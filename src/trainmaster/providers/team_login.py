@@ -179,27 +179,20 @@ def site_login(kind: SettingsKind[Any], *variables: str) -> LoginKind:
         return sent_of_site(kind.read(place.root, place.environ), kind.provider, {}, place.root)
 
     def check(place: ProviderPlace) -> None:
-        _check_site_login(kind.read(place.root, place.environ), kind.provider, place)
+        # Else its commands would run on this machine, or with keys of this machine.
+        settings: LoginSettings[Any] = kind.read(place.root, place.environ)
+        if not settings.login:
+            raise UsageError(
+                f"{settings.file} names no `login`: its commands would run on the server, as its user",
+                "Write `login: user@host`, and `key`, the file of a private key.",
+            )
+        if not settings.key or settings.key != place.environ.get(f"{name}_KEY"):
+            raise UsageError(
+                f"{settings.file}: `key` is not the key that was sent with it",
+                "`trainmaster team login` sends both. Keys of the server are not used for a team.",
+            )
+        check_address(settings.login, place)
 
     return LoginKind(
         collect, check, (name,), (host_key_variable(kind.provider), *variables), (f"{name}_KEY",)
     )
-
-
-def _check_site_login(settings: LoginSettings[Any], provider: str, place: ProviderPlace) -> None:
-    """Refuse a site that is not reached through a login with the key that was sent.
-
-    Raises:
-        UsageError: its commands would run on this machine, or with keys of this machine.
-    """
-    if not settings.login:
-        raise UsageError(
-            f"{settings.file} names no `login`: its commands would run on the server, as the server's user",
-            "Write `login: user@host`, and `key`, the file of a private key.",
-        )
-    if not settings.key or settings.key != place.environ.get(f"TRAINMASTER_{provider.upper()}_KEY"):
-        raise UsageError(
-            f"{settings.file}: `key` is not the key that was sent with it",
-            "`trainmaster team login` sends both. Keys of the server are not used for a team.",
-        )
-    check_address(settings.login, place)

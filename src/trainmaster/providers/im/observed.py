@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from trainmaster.providers.base import Node
-from trainmaster.providers.im.client import ImClient, ImRefusedError, ImState
+from trainmaster.providers.im.client import ImClient, ImState
 from trainmaster.providers.im.documents import ENDED, node_id, node_of
 from trainmaster.providers.im.ledger import ImCluster, ImLedger, ImRequest
 from trainmaster.providers.im.radl import ImMachine, InfrastructureOwner, machine_of, mark_of
@@ -62,13 +62,10 @@ class ImObserved:
     def _machine(self, infrastructure: str, number: str) -> ImMachine:
         known = self._machines.get((infrastructure, number))
         if known is None or not (known.address and known.key):
-            try:
+            known = ImMachine("")
+            with gone_is_fine():
                 known = machine_of(self._client.machine(infrastructure, number))
-            except ImRefusedError as refused:
-                if not refused.is_gone:
-                    raise
-                return ImMachine("")
-            self._machines[infrastructure, number] = known
+                self._machines[infrastructure, number] = known
         return known
 
     def forget(self, known: ImCluster) -> None:
@@ -119,11 +116,10 @@ class ImObserved:
         for infrastructure in self._client.infrastructures():
             if infrastructure in self._others:
                 continue
-            try:
+            radl: str | None = None
+            with gone_is_fine():
                 radl = self._client.description(infrastructure)
-            except ImRefusedError as refused:
-                if not refused.is_gone:
-                    raise
+            if radl is None:
                 continue
             mark = mark_of(radl)
             if not _is_untold(radl) and (mark is None or mark.home != self._home):

@@ -3,8 +3,6 @@
 A cluster is an infrastructure of IM's, as machines of two cannot reach each other. IM has no token that makes
 a call repeatable: what is asked for is written down before, and found again by the mark in the description of
 the infrastructure, and by the name that machines of a request have there.
-
-What is asked of Infrastructure Manager before anything is made: would it, and do quotas suffice.
 """
 
 from __future__ import annotations
@@ -53,59 +51,6 @@ _GIB: Final = 2**30
 _UNTOLD: Final = "Should have implemented this"
 _EC2: Final = "EC2"
 _EC2_IMAGE: Final = re.compile(r"aws://([a-z0-9-]+)/")
-
-
-def check(
-    client: ImClient, documents: RadlDocuments, requests: Sequence[NodeRequest], now: float
-) -> list[str]:
-    """Refuse what cannot be rented; notes for the user. Nothing is made.
-
-    Raises:
-        UsageError: a type, a cloud, credentials or a quota that will not do.
-        ProviderError: IM does not answer.
-    """
-    needed: dict[str, dict[str, float]] = {}
-    for request in requests:
-        document = documents.document("preflight", request, now)
-        cloud, offer = documents.cloud(request), documents.offer(request)
-        try:
-            client.estimate(document)
-        except ImRefusedError as refused:
-            error = explained_refusal(refused, cloud, [cloud])
-            if isinstance(error, NoCapacityError):  # a quota: nothing is gained by waiting
-                raise UsageError(error.args[0], error.hint) from None
-            raise error from None
-        assert offer is not None  # the document would not be there
-        one = {
-            "instances": 1.0,
-            "cores": offer.vcpus,
-            "ram": offer.memory_bytes / _GIB,
-            "gpus": offer.accelerators,
-        }
-        sums = needed.setdefault(cloud, dict.fromkeys(one, 0.0))
-        for name, amount in one.items():
-            sums[name] += request.count * amount
-    notes = []
-    for cloud, sums in needed.items():
-        if not documents.boots(cloud):
-            notes.append(
-                f"machines of {cloud} end themselves when their lease is not renewed only once somebody has "
-                f"logged in: IM hands no user data to {documents.clouds[cloud]}"
-            )
-        try:
-            quotas = client.quotas(cloud)
-        except ImRefusedError as refused:
-            error = explained_refusal(refused, cloud, [cloud])
-            if isinstance(error, UsageError):
-                raise error from None
-            why = "IM cannot ask it for them" if _UNTOLD in refused.words else refused.words
-            notes.append(f"the quotas of {cloud} are not known: {why}")
-            continue
-        hint = "Give back what you have there, ask for more, or ask for fewer machines."
-        for name, used, limit in _room(quotas):
-            if name in sums:
-                check_room(f"your quota of {name} in the cloud {cloud}", sums[name], used, limit, hint)
-    return notes
 
 
 def _room(quotas: Mapping[str, Any]) -> Iterator[tuple[str, float, float]]:
@@ -253,8 +198,49 @@ class ImProvider:
         """Nothing is kept open."""
 
     def preflight(self, requests: Sequence[NodeRequest]) -> list[str]:
-        """See `Provider`."""
-        return check(self._client, self._documents, requests, self._clock())
+        """See `Provider`: would IM make them, and do quotas suffice."""
+        needed: dict[str, dict[str, float]] = {}
+        for request in requests:
+            document = self._documents.document("preflight", request, self._clock())
+            cloud, offer = self._documents.cloud(request), self._documents.offer(request)
+            try:
+                self._client.estimate(document)
+            except ImRefusedError as refused:
+                error = explained_refusal(refused, cloud, [cloud])
+                if isinstance(error, NoCapacityError):  # a quota: nothing is gained by waiting
+                    raise UsageError(error.args[0], error.hint) from None
+                raise error from None
+            assert offer is not None  # the document would not be there
+            one = {
+                "instances": 1.0,
+                "cores": offer.vcpus,
+                "ram": offer.memory_bytes / _GIB,
+                "gpus": offer.accelerators,
+            }
+            sums = needed.setdefault(cloud, dict.fromkeys(one, 0.0))
+            for name, amount in one.items():
+                sums[name] += request.count * amount
+        notes = []
+        for cloud, sums in needed.items():
+            if not self._documents.boots(cloud):
+                notes.append(
+                    f"machines of {cloud} end themselves when their lease is not renewed only once somebody "
+                    f"has logged in: IM hands no user data to {self._documents.clouds[cloud]}"
+                )
+            try:
+                quotas = self._client.quotas(cloud)
+            except ImRefusedError as refused:
+                error = explained_refusal(refused, cloud, [cloud])
+                if isinstance(error, UsageError):
+                    raise error from None
+                why = "IM cannot ask it for them" if _UNTOLD in refused.words else refused.words
+                notes.append(f"the quotas of {cloud} are not known: {why}")
+                continue
+            hint = "Give back what you have there, ask for more, or ask for fewer machines."
+            for name, used, limit in _room(quotas):
+                if name in sums:
+                    check_room(f"your quota of {name} in the cloud {cloud}", sums[name], used, limit, hint)
+        return notes
 
     def examine(self, builds: Mapping[str, str]) -> list[Finding]:
         """See `Examined`: quotas of each cloud, as far as IM can ask for them."""
@@ -320,12 +306,8 @@ class ImProvider:
         """
         for infrastructure in self._memory.of(cluster).with_machines:
             mark = InfrastructureOwner(self._home, cluster, self._clock() + lease_s)
-            try:
+            with gone_is_fine():
                 self._client.add(infrastructure, renewed(mark))
-            except ImRefusedError as refused:
-                if not refused.is_gone:
-                    raise
-                log.info("the lease of %s is not written down: %s", infrastructure, refused)
 
     # --- giving back -------------------------------------------------------------------------------
 

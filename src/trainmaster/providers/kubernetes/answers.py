@@ -119,6 +119,13 @@ def words_of(events: Sequence[Mapping[str, Any]]) -> str:
     return " ".join(str(found[-1].get("message") or found[-1]["reason"]).split()) if found else ""
 
 
+def used_of(quota: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """What a quota limits, what is used of that, and the limit, as they are written."""
+    status = quota.get("status") or {}
+    used = status.get("used") or {}
+    return [(what, str(used.get(what, "0")), str(hard)) for what, hard in (status.get("hard") or {}).items()]
+
+
 def short_quotas(quotas: Sequence[Mapping[str, Any]], needed: Mapping[str, float]) -> list[tuple[str, bool]]:
     """What quotas do not allow, in words, and whether they never will.
 
@@ -131,10 +138,9 @@ def short_quotas(quotas: Sequence[Mapping[str, Any]], needed: Mapping[str, float
         spec = quota.get("spec") or {}
         if spec.get("scopes") or spec.get("scopeSelector"):
             continue  # the server knows which pods these are for
-        status, name = quota.get("status") or {}, (quota.get("metadata") or {}).get("name")
-        for what, hard in (status.get("hard") or {}).items():
-            used = str((status.get("used") or {}).get(what, "0"))
-            limit, want = amount_of(str(hard)), needed.get(what, 0.0)
+        name = (quota.get("metadata") or {}).get("name")
+        for what, used, hard in used_of(quota):
+            limit, want = amount_of(hard), needed.get(what, 0.0)
             if want and want > limit - amount_of(used):
                 words = f"quota {name} allows {hard} of {what}, {used} are used, and {want:g} are needed"
                 found.append((words, want > limit))

@@ -10,6 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from trainmaster.providers.base import (
@@ -26,6 +27,7 @@ from trainmaster.providers.examining import Finding, clock_finding, found_by, ro
 from trainmaster.providers.kubernetes import answers, kueue, manifests
 from trainmaster.providers.kubernetes.answers import Pod
 from trainmaster.providers.kubernetes.kueue import QueueGroup
+from trainmaster.providers.kubernetes.manifests import amount_of
 from trainmaster.providers.kubernetes.settings import KUBERNETES, KubernetesSettings
 from trainmaster.providers.ledger_provider import LedgerProvider, ListedMachine, check_requests
 from trainmaster.providers.own_settings import shown_variable
@@ -154,6 +156,7 @@ class KubernetesProvider(LedgerProvider):
         self._api = KubeApi(login, namespace, send, sleep, clock)
         self._way = way_of(login.name, namespace, place.environ)
         self._place = f"{login.place} {namespace}"
+        self._pod = partial(manifests.pod_of, settings, self._home)
 
     def check_up(self) -> None:
         """Refuse what does not answer, or does not take the login."""
@@ -196,10 +199,8 @@ class KubernetesProvider(LedgerProvider):
         ]
         listed = {what: self._listed(what) for what in ("resourcequotas", _POLICIES, "/api/v1/nodes")}
         for quota in listed["resourcequotas"] or ():
-            status = quota.get("status") or {}
-            for what, hard in (status.get("hard") or {}).items():
-                used = manifests.amount_of(str((status.get("used") or {}).get(what, "0")))
-                found.append(room_finding(what, used, manifests.amount_of(str(hard)), space))
+            for what, used, hard in answers.used_of(quota):
+                found.append(room_finding(what, amount_of(used), amount_of(hard), space))
         found += self._queue_findings()
         found += answers.network_findings(listed[_POLICIES], space)
         found.append(clock_finding(self._api.clock.ahead_s, self._api.login.server))
@@ -271,11 +272,6 @@ class KubernetesProvider(LedgerProvider):
     def _new_pod(self, cluster: str, request: NodeRequest, name: str, until: str) -> dict[str, Any]:
         """One that replaces none."""
         return self._pod(cluster, request, name, until, self._group(KnownCluster(cluster), request))
-
-    def _pod(
-        self, cluster: str, request: NodeRequest, name: str, until: str, group: QueueGroup | None
-    ) -> dict[str, Any]:
-        return manifests.pod_of(self._settings, self._home, cluster, request, name, until, group)
 
     def _group(
         self, known: KnownCluster, request: NodeRequest, there: Iterable[Pod] = ()

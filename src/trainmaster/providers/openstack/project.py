@@ -245,9 +245,9 @@ class OpenstackProject:
         self.self_deletion.remove(is_its)
         if not self._settings.floating:
             return
-        for each in self.client.listed("network", "/floatingips"):
-            if is_its(str(each.get("description") or "")):
-                self.delete("network", f"/floatingips/{each['id']}")
+        there = self.client.listed("network", "/floatingips")
+        mine = (each["id"] for each in there if is_its(str(each.get("description") or "")))
+        self.delete("network", *(f"/floatingips/{id}" for id in mine))
 
     def tidy(self, base: str) -> None:
         """Remove what was made for a cluster; its machines are gone.
@@ -270,7 +270,8 @@ class OpenstackProject:
             else:
                 raise ProviderError(f"OpenStack: security group {base} is still in use", "It is asked again.")
 
-    def delete(self, service: str, path: str) -> None:
-        """Remove something; what is gone already is fine."""
-        with gone_is_fine():
-            self.client.call("DELETE", service, path)
+    def delete(self, service: str, *paths: str) -> None:
+        """Remove some things; what is gone already is fine."""
+        for path in paths:
+            with gone_is_fine():
+                self.client.call("DELETE", service, path)

@@ -427,8 +427,7 @@ class OpenstackProvider(LedgerProvider):
 
     def _give_back(self, known: KnownCluster, asked: AskedMachines, ids: Collection[str]) -> None:
         """See `LedgerProvider`."""
-        for id in ids:
-            self._project.delete("compute", f"/servers/{id}")
+        self._project.delete("compute", *(f"/servers/{id}" for id in ids))
         self._project.give_back(base_name(self._home, known.cluster), list(ids))
 
     def _end(self, known: KnownCluster) -> None:
@@ -439,9 +438,7 @@ class OpenstackProvider(LedgerProvider):
         self._project.tidy(base_name(self._home, known.cluster))
 
     def _delete(self, servers: Iterable[Server]) -> None:
-        for each in servers:
-            if each.is_there:
-                self._project.delete("compute", f"/servers/{each.id}")
+        self._project.delete("compute", *(f"/servers/{each.id}" for each in servers if each.is_there))
 
     def _until_gone(self, servers: Sequence[Server]) -> None:
         """Wait until deleted servers are gone: what is theirs cannot be removed before.

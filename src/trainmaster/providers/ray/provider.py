@@ -303,16 +303,16 @@ class RayProvider(LedgerProvider):
         """See `Provider`. Machines' own switches are renewed by their actors; this is for what reaps."""
         self._proxy.share()  # this process goes on
         if self._memory.of(cluster).asked:
-            self._tell(cluster, "renew", self._clock() + lease_s, lease_s)
+            self._tell(self._keeper(cluster), "renew", self._clock() + lease_s, lease_s)
 
     def _give_back(self, known: KnownCluster, asked: AskedMachines, ids: Collection[str]) -> None:
         """See `LedgerProvider`."""
-        self._tell(known.cluster, "give", list(ids))
+        self._tell(self._keeper(known.cluster), "give", list(ids))
 
     def _end(self, known: KnownCluster) -> None:
         """See `LedgerProvider`."""
         if known.asked:
-            self._tell(known.cluster, "end")
+            self._tell(self._keeper(known.cluster), "end")
 
     def reap(self, known: Sequence[str]) -> list[str]:
         """See `Provider`. A keeper says until when its cluster is wanted."""
@@ -327,7 +327,7 @@ class RayProvider(LedgerProvider):
                 continue
             if seen["until"] < self._clock() - CLOCKS_DIFFER_S:
                 ended += [seat["id"] for seat in seen["seats"] if seat["state"] != "GONE"]
-                self._tell_keeper(name, "end")
+                self._tell(name, "end")
         return ended
 
     # --- private -------------------------------------------------------------------------------------------
@@ -340,10 +340,7 @@ class RayProvider(LedgerProvider):
         plain = re.sub(r"[^A-Za-z0-9_-]", "_", cluster)
         return f"{self._home}-{plain}-{short_digest(cluster)[:6]}"
 
-    def _tell(self, cluster: str, do: str, *args: object) -> None:
-        self._tell_keeper(self._keeper(cluster), do, *args)
-
-    def _tell_keeper(self, keeper: str, do: str, *args: object) -> None:
+    def _tell(self, keeper: str, do: str, *args: object) -> None:
         with contextlib.suppress(GoneError):
             self._proxy.call(self._namespace, keeper, do, *args)
 
