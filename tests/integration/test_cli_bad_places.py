@@ -87,6 +87,23 @@ def test_a_login_by_a_port_or_a_user_that_there_is_not(tm):
     )
 
 
+@pytest.mark.parametrize("url", ["https://[::1", "https://x:99999"])
+def test_an_address_of_a_place_that_is_none(tm, url):
+    tm.home.mkdir()
+    (tm.home / "im.yaml").write_text(f"url: '{url}'\nclouds: {{ec2: {{image: 'aws://us-east-1/ami-1'}}}}\n")
+    (tm.home / "openstack.yaml").write_text("image: x\n")
+    (tm.home / "kubernetes.yaml").write_text("image: x\nmachines: {m: {cpus: 1, memory: 1GB}}\n")
+    (tm.root / "kubeconfig").write_text(
+        "{current-context: a, contexts: [{name: a, context: {cluster: c, user: u}}],"
+        f" clusters: [{{name: c, cluster: {{server: '{url}'}}}}], users: [{{name: u, user: {{token: t}}}}]}}"
+    )
+    env = {**tm.env, "KUBECONFIG": str(tm.root / "kubeconfig"), "OS_AUTH_URL": url, "AWS_ENDPOINT_URL": url}
+    for place in ("im", "openstack", "kubernetes", "aws"):
+        told = tm.call("doctor", "--provider", place, env=env, code=None)
+        assert "is no address: " in told.out, (place, told)
+        assert "Traceback" not in told.err
+
+
 @is_root
 def test_a_home_on_a_read_only_disk(tm):
     with small_disk(tm.home, "16m"):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
+from urllib.parse import SplitResult, urlsplit
 
 from trainmaster.spec.errors import fails_as
 
@@ -39,6 +40,22 @@ _OWN: Final = tuple(
 )  # fmt: skip
 #: An address in brackets or a name, then perhaps a port.
 _HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?", re.IGNORECASE)
+
+
+def url_parts(url: str, what: str) -> SplitResult:
+    """The parts of a URL that somebody has written.
+
+    Args:
+        url: it.
+        what: names it in messages.
+
+    Raises:
+        UsageError: it is none.
+    """
+    with fails_as(f"{what} is no address", "Write one such as https://example.org:5000.", on=ValueError):
+        found = urlsplit(url)
+        found.port  # noqa: B018 - it is read only now
+    return found
 
 
 def name_of(host: str) -> str:

@@ -15,7 +15,7 @@ from trainmaster.dataclass import dataclass, field
 from trainmaster.providers.base import ProviderGoneError
 from trainmaster.providers.dead_man_switch import USER
 from trainmaster.providers.offer import Extras
-from trainmaster.spec.addresses import is_link_local, is_loopback
+from trainmaster.spec.addresses import is_link_local, is_loopback, url_parts
 from trainmaster.spec.errors import UsageError
 
 _GIB: Final = 2**30
@@ -76,7 +76,7 @@ class AwsSettings:
         """Refuse what AWS would refuse later and in worse words.
 
         Raises:
-            UsageError: an address block, or a user, that is none; an image without the user to log in as.
+            UsageError: an address, a block of them or a user that is none; an image without its user.
         """
         if self.ssh_from:
             try:
@@ -86,6 +86,7 @@ class AwsSettings:
                     f"TRAINMASTER_AWS_SSH_FROM is {self.ssh_from!r}, which is no address block: {error}",
                     "Write one such as 203.0.113.7/32.",
                 ) from None
+        url_parts(self.endpoint_url, "AWS_ENDPOINT_URL")
         if self.user and not re.fullmatch(USER, self.user):
             raise UsageError(
                 f"TRAINMASTER_AWS_USER is {self.user!r}, which is no name of a user",

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any, Final
-from urllib.parse import urlsplit
 
 from trainmaster.providers.own_settings import SettingsKind, check_ssh_from, user_name
-from trainmaster.spec.addresses import is_loopback
+from trainmaster.spec.addresses import is_loopback, url_parts
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.node import YamlNode
 from trainmaster.spec.reading import Key, Noun, Problems, boolean, mapping_of, noun, pattern, size, text
@@ -121,7 +120,8 @@ def read_settings(file: Path) -> ImSettings:
         UsageError: there is no such file, or credentials would go over a network in clear.
     """
     found = IM.read_file(file)
-    if urlsplit(found.url).scheme == "http" and not is_loopback(urlsplit(found.url).hostname or ""):
+    address = url_parts(found.url, f"{file}: url")
+    if address.scheme == "http" and not is_loopback(address.hostname or ""):
         raise UsageError(
             f"{file}: credentials of clouds would go to {found.url} in clear",
             "Write https, or forward a port of this machine to it (`ssh -L`) and write that.",

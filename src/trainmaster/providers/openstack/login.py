@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from trainmaster.dataclass import dataclass, field
 from trainmaster.providers.openstack.settings import OPENSTACK, OpenstackSettings
+from trainmaster.spec.addresses import url_parts
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.plain_json import yaml_mapping
 from trainmaster.transport.checked_connection import MayReach, team_may_reach
@@ -140,6 +141,7 @@ def login_of(name: str, told: Mapping[str, Any]) -> OpenstackLogin:
             "Name the file of your site's certificates as `cacert` instead.",
         )
     url = auth["auth_url"].rstrip("/")
+    url_parts(url, f"OpenStack: auth_url of {name}")
     return OpenstackLogin(
         url if url.endswith("/v3") else f"{url}/v3",
         {"auth": _asked(name, auth)},

@@ -13,10 +13,9 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from trainmaster.dataclass import dataclass, field
-from trainmaster.spec.addresses import is_loopback
+from trainmaster.spec.addresses import is_loopback, url_parts
 from trainmaster.spec.errors import ProviderError, UsageError, fails_as
 from trainmaster.spec.plain_json import parsed_json, yaml_mapping
 
@@ -195,7 +194,7 @@ def check_self_contained(login: KubeLogin) -> None:
 
 def _checked(login: KubeLogin) -> KubeLogin:
     """Refuse what could not work, or would give secrets away."""
-    address = urlsplit(login.server)
+    address = url_parts(login.server, f"the server of context {login.name!r}")
     if address.scheme == "http" and not is_loopback(address.hostname or ""):
         raise UsageError(
             f"context {login.name!r} leads to {login.server} without encryption", "Write https there."
