@@ -25,6 +25,7 @@ pytest.importorskip("starlette", reason="starlette is not installed")
 
 from trainmaster.providers.base import NoCapacityError, NodeRequest, NodeState, ProviderPlace
 from trainmaster.providers.capabilities import BUILT_IN
+from trainmaster.providers.kubernetes.manifests import DIRECTORY
 from trainmaster.providers.kubernetes.provider import KubernetesProvider
 from trainmaster.providers.kubernetes.settings import KUBERNETES
 from trainmaster.spec.clocks import steady_s
@@ -215,6 +216,22 @@ def test_a_pod_that_has_to_go_may_save(bench: KubernetesBench) -> None:
     assert leaving.leaves_at is not None
     (gone,) = _until(lambda: [each for each in provider.nodes("one") if each.state is NodeState.GONE])
     assert gone.reason
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="pods of the double have processes of their own as root only")
+def test_what_has_saved_gives_its_place_back(bench: KubernetesBench) -> None:
+    """Kubelets from 1.22 on make no shorter the time that a pod has, though they are asked to."""
+    provider = bench.provider()
+    provider.acquire("one", bench.request())
+    (node,) = _until(lambda: [each for each in provider.nodes("one") if each.state is NodeState.READY])
+    with Pods().connect(Target(node.id, node.address, way=way_of("", node.zone, bench.environ))) as pod:
+        _until(lambda: not pod.run(f"test -f {DIRECTORY}/deadman.pid").code)
+        bench.kubernetes.evict(node.id, grace_s=300)
+        saving = f"sh -c 'while [ ! -f {DIRECTORY}/leaving ]; do sleep 1; done; sleep 15; echo saved'"
+        assert pod.run(saving, timeout_s=60.0).out == "saved\n"
+    provider.release("one", [node.id])
+    api = KubeApi(read_login("", bench.environ), "research")
+    _until(lambda: node.id not in {each["metadata"]["name"] for each in api.all("pods")}, 60.0)
 
 
 def test_why_a_pod_goes_is_known_to_its_end(bench: KubernetesBench, monkeypatch: Any) -> None:

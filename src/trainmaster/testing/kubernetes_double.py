@@ -76,6 +76,8 @@ class KubernetesDouble(PrivateServer):
         (self.port,) = free_ports(1)
         self._root = Path(tempfile.mkdtemp(prefix="tm-k8s-"))
         self._pods: dict[tuple[str, str], DoublePod] = {}
+        #: Deleted by force, which what runs in them does not notice.
+        self._ending: list[DoublePod] = []
         self._lock = threading.RLock()
         self._number = 0
         self._over = threading.Event()
@@ -142,7 +144,7 @@ class KubernetesDouble(PrivateServer):
     def close(self) -> None:
         """See `PrivateServer`."""
         self._over.set()
-        for pod in list(self._pods.values()):
+        for pod in [*self._pods.values(), *self._ending]:
             pod.kill()
         if self._server is not None:
             self._server.should_exit = self._server.force_exit = True
@@ -169,10 +171,15 @@ class KubernetesDouble(PrivateServer):
         """Names of the nodes that work."""
         return [each for each in self._nodes if not self._is_lost(each)]
 
+    def cut(self, name: str) -> None:
+        """See `PrivateKubernetes`."""
+        with self._lock:
+            self._silent[name] = time.time()
+
     def kill(self, name: str) -> None:
         """A node, and all that runs there, ends at once."""
         with self._lock:
-            self._silent[name] = time.time()
+            self.cut(name)
             for pod in self._on(name):
                 pod.kill()
 
@@ -212,6 +219,7 @@ class KubernetesDouble(PrivateServer):
         while not self._over.wait(0.05):
             with self._lock:
                 self._look_after_nodes()
+                self._look_at_ending()
                 for key, pod in list(self._pods.items()):
                     if pod.node in self._silent:
                         continue  # its kubelet does not tell what became of it
@@ -296,16 +304,26 @@ class KubernetesDouble(PrivateServer):
             known_s = about.get("deletionGracePeriodSeconds")
             if known_s is not None and grace_s >= known_s:
                 return  # it is made shorter, never longer
-            began = time.time() if pod.kill_at is None else pod.kill_at - float(known_s or 0.0)
-            pod.kill_at = began + grace_s
-            about["deletionTimestamp"] = written_time(pod.kill_at)
+            if known_s is None:
+                pod.asked_at = time.time()
+            about["deletionTimestamp"] = written_time(pod.asked_at + grace_s)
             about["deletionGracePeriodSeconds"] = round(grace_s)
+            if pod.kill_at is None:  # its kubelet does not hear of less while it waits (kubernetes 113606)
+                pod.kill_at = pod.asked_at + grace_s
+                if pod.node not in self._silent and pod.is_alive and (first := pod.first()):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(first, signal.SIGTERM)
             if not grace_s:
-                pod.kill()
+                self._ending.append(pod)
+                self._look_at_ending()
                 self._remove((space, name))
-            elif pod.process is not None and pod.process.poll() is None and (first := pod.first()):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(first, signal.SIGTERM)
+
+    def _look_at_ending(self) -> None:
+        """What their nodes do with pods that were deleted by force."""
+        for pod in self._ending:
+            if pod.node not in self._silent:
+                pod.look()
+        self._ending = [each for each in self._ending if each.is_alive]
 
     def _remove(self, key: tuple[str, str]) -> None:
         """Forget what was deleted and has ended, unless a finalizer keeps it."""

@@ -41,6 +41,7 @@ class DoublePod:
         self.directory = root / told["metadata"]["uid"]
         self.process: subprocess.Popen[bytes] | None = None
         self.init = 0
+        self.asked_at = 0.0
         self.kill_at: float | None = None
 
     @property
@@ -65,6 +66,11 @@ class DoublePod:
     def is_over(self) -> bool:
         """Whether its first process has ended."""
         return self.told["status"]["phase"] in ("Succeeded", "Failed")
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its first process runs, whoever knows."""
+        return self.process is not None and self.process.poll() is None
 
     def start(self) -> None:
         """Begin its first process."""

@@ -278,11 +278,15 @@ class PrivateKubernetes(PrivateServer):
             f"--node-ip=10.84.0.{number}", f"--cert-dir={own}/certs", *(old if self._minor < 27 else []),
         )  # fmt: skip
 
+    def cut(self, name: str) -> None:
+        """Nobody hears of a node any more, nor it of anybody; what runs there goes on."""
+        self._end(f"kubelet-{name}")
+        self._end(f"containerd-{name}")
+
     def kill(self, name: str) -> None:
         """A node, and all that runs there, ends at once."""
         own, disk = self._place / name, self._disk / name / "containerd"
-        self._end(f"kubelet-{name}")
-        self._end(f"containerd-{name}")
+        self.cut(name)
         _end_pods(str(own))
         _unmount(own, disk)
         for each in (own / "containerd", own / "addresses", disk):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -33,6 +34,8 @@ from renter import Renter
 from trainmaster.providers.base import Node, NodeRequest, NodeState, ProviderPlace
 from trainmaster.providers.kubernetes.provider import kubernetes_provider
 from trainmaster.testing.kubernetes_double import KubernetesDouble
+from trainmaster.transport.base import Target
+from trainmaster.transport.kubernetes.pods import Pods, way_of
 
 __all__ = ["kubernetes"]
 pytestmark = [
@@ -193,6 +196,38 @@ def test_what_kubernetes_makes_of_a_pod_whose_node_is_lost(account: KubernetesAc
         assert leaving[0].startswith("Marking for deletion Pod research/tm-")
     provider.release("c")
     check_clean(account)
+
+
+def test_what_kubernetes_forgets_on_a_node_that_is_cut_off_ends_itself(account: KubernetesAccount) -> None:
+    """It was deleted by force, and nobody can tell its node: its lease ends it, with all that runs in it."""
+    provider = kubernetes_provider(ProviderPlace(account.home, "0123456789abcdef", account.env))
+    provider.acquire("c", NodeRequest("worker", 1, "node", token="t", lease_s=40.0))
+    (node,) = until(lambda: [each for each in provider.nodes("c") if each.state is NodeState.READY])
+    mark = f"sleep 1000{time.time_ns()}"
+    with Pods().connect(Target(node.id, node.address, way=way_of("", node.zone, account.env))) as pod:
+        pod.run(f"setsid {mark} > /dev/null 2>&1 < /dev/null &")
+    until(lambda: runs(mark), 10)
+    kubernetes, lost = account.kubernetes, account.kubernetes.node_of(node.id)
+    kubernetes.cut(lost)
+    try:
+        kubernetes.evict(node.id, grace_s=0)
+        assert not kubernetes.left()
+        assert runs(mark)
+        until(lambda: not runs(mark), 90)
+    finally:
+        kubernetes.boot(lost)
+        until(lambda: len(kubernetes.ready()) == 2, 120)
+    provider.release("c")
+
+
+def runs(command: str) -> bool:
+    """Whether it does, in whichever pod: they are all on this machine."""
+    words = command.replace(" ", "\0").encode()
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if each.read_bytes().rstrip(b"\0") == words:
+                return True
+    return False
 
 
 @pytest.mark.parametrize("workers", [1, 2])

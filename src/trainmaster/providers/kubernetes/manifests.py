@@ -28,6 +28,8 @@ UNTIL: Final = "trainmaster/until"
 #: Of the lease, and of what else must be there before anything is installed.
 DIRECTORY: Final = "/run/trainmaster"
 RUNTIME: Final = "/var/tmp/trainmaster-runtime"  # noqa: S108 - in a pod of its own
+#: What has to go ends when nothing but its switch has run there for so many looks, of two seconds each.
+_IDLE: Final = 5
 #: A pod whose node does not answer is believed lost by Kubernetes after so long, seconds.
 _UNREACHED_S: Final = 60
 _PLAIN: Final = re.compile(r"[^a-z0-9]+")
@@ -39,10 +41,21 @@ cd "$dir" || exit 41
 # before the image was fetched.
 if [ "${TM_UNTIL:-0}" -gt 0 ] && [ "$(date +%s)" -gt $((TM_UNTIL + @LATE@)) ]; then exit 44; fi 2>/dev/null
 @FUNCTIONS@
-begin_lease @LEASE@; echo $$ > deadman.pid
 trap ': > leaving' TERM # it may save for as long as it has
 trap : HUP INT
-while lease_holds; do :; done
+begin_lease @LEASE@; echo $$ > deadman.pid
+alone() {
+  for each in /proc/[0-9]*/stat; do
+    read -r line < "$each" || continue
+    case $line in "$$ "*|*") Z "*) ;; *) return 1 ;; esac
+  done 2>/dev/null
+}
+idle=0
+while lease_holds; do
+  # The run has given it back, and a kubelet from 1.22 on makes the time that it has no shorter.
+  if [ -f leaving ] && alone; then idle=$((idle + 1)); else idle=0; fi
+  [ "$idle" -lt @IDLE@ ] || exit 143 # as one that SIGTERM ends
+done
 [ "$missing" = 0 ] || exit 43
 echo "this pod ends itself: its lease was not renewed"
 exit 42
@@ -118,7 +131,8 @@ def pod_of(
     amounts = _amounts(machine, request.disk_bytes)
     # Kubernetes takes `$$` for a `$`.
     switch = _SWITCH.replace("@LEASE@", str(round(request.lease_s))).replace("@FUNCTIONS@", LEASE_FUNCTIONS)
-    switch = switch.replace("@LATE@", str(round(CLOCKS_DIFFER_S + BOOT_S))).replace("$", "$$")
+    switch = switch.replace("@LATE@", str(round(CLOCKS_DIFFER_S + BOOT_S)))
+    switch = switch.replace("@IDLE@", str(_IDLE)).replace("$", "$$")
     until_now = {"fieldRef": {"fieldPath": f"metadata.annotations['{UNTIL}']"}}
     container: dict[str, Any] = {
         "name": CONTAINER,
