@@ -153,6 +153,16 @@ def test_output_for_which_there_is_no_room_is_told(tm):
 
 
 @is_root
+def test_a_setup_that_has_no_room_says_so(tm, tmp_path):
+    """Its log lies on the same disk: it can say nothing by itself."""
+    cache = tmp_path / "small-cache"
+    recipe = tm.task("true", setup="pip --version")
+    with small_disk(cache, "6m"):
+        result = tm.call("run", recipe, code=1, env={"TRAINMASTER_CACHE": str(cache)})
+        assert f"no space is left on the disk. Make room at {cache}/environments, then resume" in result.err
+
+
+@is_root
 def test_a_full_output_directory_is_the_scripts_error(tm):
     with small_disk(tm.home, "24m"):
         command = "big=$TRAINMASTER_OUTPUT_DIR/big; trap 'rm $big' EXIT; head -c 100000000 /dev/zero > $big"

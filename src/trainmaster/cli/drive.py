@@ -22,7 +22,10 @@ def drive(
     if lost:
         from trainmaster.service.on_cluster.away import AwayRuns
 
-        AwayRuns(service, os.environ).take_back(run)
+        if not AwayRuns(service, os.environ).take_back(run):
+            # Who has taken it back may have been told to stop since.
+            print(f"{run}: another process has taken it back, or its machine drives it again")
+            return
     session = service.take(run, os.environ)
     if session is not None:
         gc.freeze()

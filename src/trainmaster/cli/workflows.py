@@ -132,6 +132,11 @@ def register(
         say(f"  {line}")
     if secret := found.get("secret"):
         say(f"its webhook's secret, shown this once: {secret}")
+    elif old and old["registered_by"] != found["registered_by"] and found["hook"]:
+        say(
+            f"its webhook keeps the secret, which {old['registered_by']} knows: "
+            f"`trainmaster workflows secret {name}` makes a new one"
+        )
     if starts_now:
         say(f"a run is started, too: `trainmaster workflows show {name}`")
     else:

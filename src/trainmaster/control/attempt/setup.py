@@ -137,10 +137,12 @@ class Setup:
                 said = " / ".join(
                     self.said(_WORDS_BYTES).decode("utf-8", "replace").strip().splitlines()[-3:]
                 )
-                room = f"Make room at {path.parent}, then resume. " if "No space left on" in said else ""
+                # Its log lies on the same file system: where that is full, nothing was said.
+                is_full = "No space left on" in said or not _has_room(path.parent)
+                said = said or ("no space is left on the disk" if is_full else "without a word")
                 raise UsageError(
-                    f"setup failed with exit code {code}: {said or 'without a word'}",
-                    f"{room}Its whole output: {self.log}",
+                    f"setup failed with exit code {code}: {said}",
+                    f"Make room at {path.parent}, then resume. " * is_full + f"Its whole output: {self.log}",
                 )
             ready.write_text(self.identity, encoding="utf-8")
         return True
@@ -170,6 +172,11 @@ class Setup:
         env["PATH"] = f"{self.path}/bin:{env.get('PATH', os.defpath)}"
         script = ["bash", "-euo", "pipefail", "-c", "--", f"{AS_ROOT}{self.script}", "setup"]
         return _run(script, output, env, self.code)
+
+
+def _has_room(place: Path) -> bool:
+    found = os.statvfs(place)
+    return found.f_bavail > 0 and (found.f_favail > 0 or not found.f_files)
 
 
 @atexit.register

@@ -81,7 +81,8 @@ def _start(
     # Our child: where the caller lives on, as a notebook does, it must not stay a zombie.
     threading.Thread(target=driver.wait, name=f"end of {run}", daemon=True).start()
     deadline = time.monotonic() + TAKEN_WITHIN_S
-    while not is_taken() and time.monotonic() < deadline:
+    # Ended in good order, it has left the run to who was quicker.
+    while driver.returncode != 0 and not is_taken() and time.monotonic() < deadline:
         if driver.returncode:
             said = path.read_text(errors="replace").strip().splitlines()[-1:] or ["without a word"]
             raise TrainmasterError(

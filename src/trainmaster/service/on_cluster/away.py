@@ -199,8 +199,11 @@ class AwayRuns:
             "clusters` lists them: who ends them sooner where they are rented loses what is not saved.",
         )
 
-    def take_back(self, run: str) -> None:
+    def take_back(self, run: str) -> bool:
         """Make a run this home's again if its driver is lost, or never began; else leave it.
+
+        Returns:
+            True if this call has done so: of several processes of a home one has.
 
         Raises:
             PublishError: the object store cannot be read or written.
@@ -208,19 +211,19 @@ class AwayRuns:
         self.look(run)
         row = self.home.database.run_row(run)
         if row["away"] is None:
-            return
+            return False
         store = self._store(row)
         state = store.state()
         me = f"home {self.home.home.identity()}"
         if state is None and store.take(me):
             # Its machine has not begun, and cannot any more.
             words = f"{back()}: {self.where(run)} has not begun"
-            run_transfer.come_back(self.home.database, run, row["away"], words)
+            is_back = run_transfer.come_back(self.home.database, run, row["away"], words)
             self._remove_login_later(row)
-            return
+            return is_back
         silent_s = store.claimed_s_ago() if state is None else state.age_s
-        if silent_s >= self.lost_s or store.is_followed():  # S3 tells whole seconds
-            self._take_back(run, store)
+        # S3 tells whole seconds.
+        return (silent_s >= self.lost_s or store.is_followed()) and self._take_back(run, store)
 
     def where(self, run: str) -> str:
         """Which machine drives a run; empty if it is not away."""
@@ -336,22 +339,22 @@ class AwayRuns:
         rows = resealed(state.rows, key_of(home, run), home)
         return run_transfer.bring(database, run, before, away, (), rows, is_alive=is_alive)
 
-    def _take_back(self, run: str, store: DriverStore) -> None:
-        """Claim it, so that its driver does nothing any more; bring the last of it here."""
+    def _take_back(self, run: str, store: DriverStore) -> bool:
+        """Claim it, so that its driver does nothing any more; bring the last of it here, unless others have."""
         self._coming.add(run)
         try:
-            self._bring_back(run, store)
+            return self._bring_back(run, store)
         finally:
             self._coming.discard(run)
 
-    def _bring_back(self, run: str, store: DriverStore) -> None:
+    def _bring_back(self, run: str, store: DriverStore) -> bool:
         me = f"home {self.home.home.identity()}"
         if not store.next().take(me):
             raise UsageError(f"{run} is driven by another machine", "Somebody has handed it over once more.")
         found = self._look(run, is_ours=True)  # it may have published something before it saw our claim
         row = self.home.database.run_row(run)
         if found is None or row["away"] is None:
-            return  # another process of this home was quicker
+            return False  # another process of this home was quicker
         is_over = row["state"] == State.DONE
         answers = {} if is_over else self._unheard_answers(run, store)
         wish = None if is_over else store.wished()
@@ -367,12 +370,14 @@ class AwayRuns:
                 run_facts.answer(self.home.database, run, experiment, said)
         if wish is not None:  # its driver was lost before it heard or had done it; `resume` takes it back
             self.home.database.want_stop(run, EndReason(wish))
-        if run_transfer.come_back(self.home.database, run, row["away"], words) and is_over:
+        is_back = run_transfer.come_back(self.home.database, run, row["away"], words)
+        if is_back and is_over:
             self._give_back(run)  # another process may have brought their rows once more
             with suppress(TrainmasterError):
                 deliver_left(self.home.database, run, self.environ)
             with suppress(TrainmasterError):
                 store.remove()
+        return is_back
 
     def _unheard_answers(self, run: str, store: DriverStore) -> dict[str, Approval]:
         """What people have said while it was away, also what its driver was lost before it heard."""

@@ -77,8 +77,15 @@ def test_a_server_keeps_it_and_the_verbs_look_after_it(server, recipe, tmp_path)
     assert call("workflows", "resume", "nightly", "--take-over").stderr == (
         "nightly goes on, with the token in use\n"
     )
+    of_ann = "UPDATE workflow SET registered_by = 'ann'"
     with closing(sqlite3.connect(tmp_path / "t.db")) as database, database:
-        database.execute("UPDATE workflow SET registered_by = 'ann'")
+        database.execute(of_ann)
+    assert "its webhook keeps the secret, which ann knows: `trainmaster workflows secret nightly`" in (
+        call("run", recipe).stderr
+    )
+    assert "which" not in call("run", recipe).stderr, "it is one's own by now"
+    with closing(sqlite3.connect(tmp_path / "t.db")) as database, database:
+        database.execute(of_ann)
     goes_on, secret, what = call("workflows", "resume", "nightly", "--take-over").stderr.splitlines()
     assert goes_on == "nightly goes on, as t instead of ann"
     assert secret.startswith("its webhook's secret, shown this once: whsec_")

@@ -218,9 +218,10 @@ def test_a_home_that_is_killed_while_it_hands_over_has_the_run_again(scene):
 def test_a_home_that_is_killed_while_it_takes_back_does_so_again(scene):
     scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
     assert DriverStore(scene.store_url, RUN, 2).take(f"home {scene.home.home.identity()}")
-    scene.away().take_back(RUN)
+    assert scene.away().take_back(RUN)
     assert scene.row["away"] is None
     assert scene.is_free()
+    assert not scene.away().take_back(RUN)  # another process is late: it has nothing to go on with
 
 
 def test_a_home_that_is_killed_before_it_leaves_has_the_run_as_ever(scene, monkeypatch):
