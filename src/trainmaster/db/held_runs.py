@@ -18,7 +18,7 @@ from trainmaster.db.changes import Change, ExperimentChange, RunChange
 from trainmaster.db.database import Database
 from trainmaster.db.events import event_row, insert_events
 from trainmaster.db.leases import LEASE_S, Lease, is_alive, this_process
-from trainmaster.db.retry_policy import RetryPolicy
+from trainmaster.db.retry_policy import RetryPolicy, Try
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import LeaseLostError
 from trainmaster.spec.facts import Fact
@@ -77,9 +77,19 @@ def _for_home(database: Database, home_id: str) -> tuple[sa.ColumnElement[bool],
 
 
 def add_note(database: Database, run: str, text: str, now: float) -> None:
-    """An event of an undriven run."""
+    """An event of an undriven run, unless it is its newest already: each of several servers may say it."""
     row = event_row(run, now, "note", message=text)
-    database.write(lambda connection, _: insert_events(connection, [row]), patient=False)
+    alone = sa.select(t.run.c.id).where(t.run.c.id == run).with_for_update()
+    newest = (
+        sa.select(t.event.c.message).where(t.event.c.run_id == run).order_by(t.event.c.id.desc()).limit(1)
+    )
+
+    def write(connection: sa.Connection, _: Try) -> None:
+        connection.execute(alone)
+        if connection.execute(newest).scalar() != text:
+            insert_events(connection, [row])
+
+    database.write(write, patient=False)
 
 
 @dataclass(frozen=True, slots=True)

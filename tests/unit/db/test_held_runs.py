@@ -142,6 +142,11 @@ def test_a_run_that_nobody_drives_may_be_told_something(store):
     sent(store, "a")
     add_note(store, "a", "cannot be driven", NOW)
     assert events(store, "a")[-1]["message"] == "cannot be driven"
+    said = len(events(store, "a"))
+    add_note(store, "a", "cannot be driven", NOW)  # by another server
+    assert len(events(store, "a")) == said
+    add_note(store, "a", "cannot be driven: no key", NOW)
+    assert len(events(store, "a")) == said + 1
 
 
 def test_closing_the_database_of_one_run_leaves_the_others_theirs(store):
