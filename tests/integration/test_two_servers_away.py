@@ -59,7 +59,7 @@ def test_a_run_that_lost_its_machine_is_gone_on_with_once(tm, scene, tmp_path, i
         notes = [each["message"] for each in scene.home.events(scene.run) if each["kind"] == "note"]
         assert len([note for note in notes if "drives it from now on" in note]) == 1, notes
         late = tm.call("_drive", scene.run, "--lost")
-        assert "another process has taken it back" in late.out
+        assert "another process has taken it back" in late.err
         assert scene.row["lease_token"] == lease.token + 1, "one has taken it, once"
         assert other.ask("GET", f"/runs/{scene.run}")[1]["state"] == "WAITING"
     finally:

@@ -20,11 +20,12 @@ def drive(
 
     service = Service.from_environment()
     if lost:
+        from trainmaster.cli.output import say
         from trainmaster.service.on_cluster.away import AwayRuns
 
         if not AwayRuns(service, os.environ).take_back(run):
             # Who has taken it back may have been told to stop since.
-            print(f"{run}: another process has taken it back, or its machine drives it again")
+            say(f"{run}: another process has taken it back, or its machine drives it again")
             return
     session = service.take(run, os.environ)
     if session is not None:

@@ -86,7 +86,7 @@ def add_note(database: Database, run: str, text: str, now: float) -> None:
 
     def write(connection: sa.Connection, _: Try) -> None:
         connection.execute(alone)
-        if connection.execute(newest).scalar() != text:
+        if connection.execute(newest.limit(1)).scalar() != text:
             insert_events(connection, [row])
 
     database.write(write, patient=False)

@@ -340,7 +340,7 @@ class AwayRuns:
         return run_transfer.bring(database, run, before, away, (), rows, is_alive=is_alive)
 
     def _take_back(self, run: str, store: DriverStore) -> bool:
-        """Claim it, so that its driver does nothing any more; bring the last of it here, unless others have."""
+        """Claim it, so that its driver does nothing any more; bring the rest here unless others have."""
         self._coming.add(run)
         try:
             return self._bring_back(run, store)
