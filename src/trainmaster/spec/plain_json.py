@@ -88,7 +88,17 @@ def yaml_mapping(file: Path, hint: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "it is no YAML"
         raise UsageError(f"{file} cannot be read: {why}", hint) from None
-    return found if isinstance(found, dict) else {}
+    return mapping_in(found)
+
+
+def mapping_in(said: object) -> dict[str, Any]:
+    """A mapping that another tool's file says; empty where it says something else."""
+    return said if isinstance(said, dict) else {}
+
+
+def list_in(said: object) -> list[Any]:
+    """The same with a list."""
+    return said if isinstance(said, list) else []
 
 
 class JsonObject:

@@ -61,6 +61,18 @@ class Cloud:
         return OpenstackClient(login_of("ours", {"auth": PASSWORD}), self.send, self.slept.append)
 
 
+@pytest.mark.parametrize("clouds", ["[a]", "{c: }", "{c: 5}", "{c: {auth: x}}", "{c: {auth: [1]}}"])
+def test_a_login_that_means_nothing_is_refused_in_words(tmp_path, clouds):
+    """A team could send such a one to a server, which had no answer to it."""
+    (tmp_path / "clouds.yaml").write_text(f"clouds: {clouds}\n")
+    with pytest.raises(UsageError, match=r"auth_url|OS_AUTH_URL"):
+        read_login("", {"HOME": "/nowhere"}, tmp_path)
+    (tmp_path / "clouds.yaml").write_text("clouds: {c: {auth: {auth_url: 'https://k', password: p}}}\n")
+    (tmp_path / "secure.yaml").write_text(f"clouds: {clouds}\n")
+    with pytest.raises(UsageError):
+        read_login("", {"HOME": "/nowhere"}, tmp_path)
+
+
 def test_a_login_is_read_as_every_tool_of_openstack_does(tmp_path):
     (tmp_path / "clouds.yaml").write_text(
         "clouds:\n  ours:\n    region_name: one\n    cacert: ca.pem\n    auth:\n      auth_url: https://k:5000\n"

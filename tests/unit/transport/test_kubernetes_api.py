@@ -32,6 +32,30 @@ def login(tmp_path: Path, user: str = "{token: t}", server: str = "https://k", n
     return read_login("", {"KUBECONFIG": str(file), "HOME": str(tmp_path)})
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{contexts: 5}",
+        "{current-context: a, contexts: [5, {name: a, context: 5}]}",
+        "{current-context: a, contexts: [{name: a, context: {cluster: c, user: u}}],"
+        " clusters: [{name: c, cluster: 5}], users: [{name: u, user: [1]}]}",
+    ],
+)
+def test_a_login_that_means_nothing_is_refused_in_words(tmp_path: Path, text: str) -> None:
+    """A team could send such a one to a server, which had no answer to it."""
+    (tmp_path / "config").write_text(text)
+    with pytest.raises(UsageError, match="context"):
+        read_login("", {"KUBECONFIG": str(tmp_path / "config")})
+
+
+def test_an_end_of_line_behind_a_token_is_no_part_of_it(tmp_path: Path) -> None:
+    """It was a traceback with the token in it."""
+    assert KubeCredentials(login(tmp_path, '{token: "a\\n"}')).headers() == {"Authorization": "Bearer a"}
+    for user in ("{exec: 5}", "{exec: {command: /bin/cat, args: 5}}"):
+        with pytest.raises(UsageError):
+            KubeCredentials(login(tmp_path, user)).headers()
+
+
 def test_the_first_file_holds_and_a_context_may_be_named(tmp_path: Path) -> None:
     """As `kubectl` reads them."""
     login(tmp_path, name="a")

@@ -19,7 +19,7 @@ from trainmaster.providers.im.radl import ImMachine, InfrastructureOwner, Wanted
 from trainmaster.providers.im.settings import ImSettings
 from trainmaster.providers.ledger_provider import check_requests
 from trainmaster.providers.offer import Offer
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import UsageError, fails_as
 
 _STATES: Final = {
     "pending": NodeState.STARTING,
@@ -197,9 +197,15 @@ class RadlDocuments:
         )
 
     def document(self, cluster: str, request: NodeRequest, now: float) -> str:
-        """The RADL of a request."""
+        """The RADL of a request.
+
+        Raises:
+            UsageError: see `wanted`; or a name in it cannot be said in RADL.
+        """
         mark = InfrastructureOwner(self.home, cluster, now + request.lease_s)
-        return written(mark, self.wanted(cluster, request))
+        wanted = self.wanted(cluster, request)
+        with fails_as("Infrastructure Manager cannot be asked for it", "Name it otherwise.", on=ValueError):
+            return written(mark, wanted)
 
 
 def _tag(text: str) -> str:

@@ -12,7 +12,7 @@ from trainmaster.dataclass import dataclass, field
 from trainmaster.providers.openstack.settings import OPENSTACK, OpenstackSettings
 from trainmaster.spec.addresses import url_parts
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.plain_json import yaml_mapping
+from trainmaster.spec.plain_json import mapping_in, yaml_mapping
 from trainmaster.transport.checked_connection import MayReach, team_may_reach
 
 _EXAMPLE: Final = (
@@ -111,7 +111,7 @@ def read_login(cloud: str, environ: Mapping[str, str], here: Path | None = None)
             f"{file} has {wanted}", f"Name one of {', '.join(map(str, clouds))} as `cloud` in openstack.yaml."
         )
     _, secure = _clouds("secure", "OS_CLIENT_SECURE_FILE", environ, here)
-    return _within(name, _merged(clouds[name], secure.get(name)), environ)
+    return _within(name, mapping_in(_merged(clouds[name], secure.get(name))), environ)
 
 
 def _within(name: str, told: Mapping[str, Any], environ: Mapping[str, str]) -> OpenstackLogin:
@@ -129,7 +129,7 @@ def login_of(name: str, told: Mapping[str, Any]) -> OpenstackLogin:
     Raises:
         UsageError: what is missing.
     """
-    auth = {key: str(value) for key, value in (told.get("auth") or {}).items() if value not in (None, "")}
+    auth = {key: str(value) for key, value in mapping_in(told.get("auth")).items() if value not in (None, "")}
     if "auth_url" not in auth:
         raise UsageError(
             f"OpenStack: {name} names no auth_url",
@@ -200,8 +200,8 @@ def _clouds(
         [Path(told)] if told else [folder / f"{name}.{end}" for folder in folders for end in ("yaml", "yml")]
     )
     file = next((file for file in looked if file.is_file()), None)
-    clouds = yaml_mapping(file, f"Such as:\n{_EXAMPLE}").get("clouds") if file is not None else None
-    return file, clouds if isinstance(clouds, dict) else {}
+    said = yaml_mapping(file, f"Such as:\n{_EXAMPLE}") if file is not None else {}
+    return file, mapping_in(said.get("clouds"))
 
 
 def _merged(below: Any, above: Any) -> Any:  # noqa: ANN401 - of YAML

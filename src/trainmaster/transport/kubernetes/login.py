@@ -17,7 +17,7 @@ from typing import Any, Final
 from trainmaster.dataclass import dataclass, field
 from trainmaster.spec.addresses import is_loopback, url_parts
 from trainmaster.spec.errors import ProviderError, UsageError, fails_as
-from trainmaster.spec.plain_json import parsed_json, yaml_mapping
+from trainmaster.spec.plain_json import list_in, mapping_in, parsed_json, yaml_mapping
 
 _POD: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 #: The login of a pod, in the place of a context's name.
@@ -98,9 +98,9 @@ def read_login(context: str, environ: Mapping[str, str]) -> KubeLogin:
         said = yaml_mapping(file, _HINT)
         current = current or str(said.get("current-context") or "")
         for kind, known in found.items():
-            for each in said.get(kind) or ():
-                if isinstance(each, dict) and "name" in each:
-                    known.setdefault(str(each["name"]), (file.parent, each.get(kind[:-1]) or {}))
+            for each in map(mapping_in, list_in(said.get(kind))):
+                if "name" in each:
+                    known.setdefault(str(each["name"]), (file.parent, mapping_in(each.get(kind[:-1]))))
     if current not in found["contexts"]:
         what = f"no context {current!r}" if current else "no current context"
         raise UsageError(f"{', '.join(map(str, files))}: there is {what}", _HINT)
@@ -244,12 +244,15 @@ class KubeCredentials:
         if user.get("tokenFile"):
             file = self._path(str(user["tokenFile"]), user)  # it is renewed there
             with fails_as(f"context {self._login.name!r}: its token cannot be read: {file}", _HINT):
-                token = file.read_text().strip()
+                token = file.read_text()
         elif user.get("exec"):
             with self._lock:
                 if self._told is None or is_refused:
-                    self._told = self._asked(user["exec"])
+                    self._told = self._asked(mapping_in(user["exec"]))
                 token = str(self._told.get("token") or "")
+        token = "".join(
+            token.split()
+        )  # an end of line within a header is refused, with all of it in the error
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def context(self) -> ssl.SSLContext | None:
@@ -293,8 +296,8 @@ class KubeCredentials:
 
     def _asked(self, plug_in: Mapping[str, Any]) -> Mapping[str, Any]:
         """What a program of the user's tells: a token, or certificates."""
-        words = [str(plug_in.get("command") or ""), *map(str, plug_in.get("args") or ())]
-        own = {str(each["name"]): str(each["value"]) for each in plug_in.get("env") or ()}
+        words = [str(plug_in.get("command") or ""), *map(str, list_in(plug_in.get("args")))]
+        own = {str(each["name"]): str(each["value"]) for each in list_in(plug_in.get("env"))}
         version = str(plug_in.get("apiVersion") or "client.authentication.k8s.io/v1")
         info = {"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}}
         environ = {**self._login.environ, **own, "KUBERNETES_EXEC_INFO": json.dumps(info)}
