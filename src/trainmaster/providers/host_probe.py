@@ -6,13 +6,17 @@ import json
 import random
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.providers.examining import Finding, driver_finding, refused
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.spec.units import format_bytes
 from trainmaster.transport.base import Result
+
+if TYPE_CHECKING:
+    from trainmaster.providers.host_claims import HostShell
+    from trainmaster.providers.inventory import InventoryHost
 
 #: The script is on so many hosts at once: each waits until the others have met it.
 MOST_PROBED: Final = 16
@@ -142,6 +146,31 @@ def probe_script(
     words = [_MARK, str(port), json.dumps(dict(peers)), json.dumps(list(builds)), scratch]
     words.append(json.dumps([list(senders), patience_s, _SENT_S, *_COUNTED_S]))
     return f"exec python3 -c {shlex.quote(_PROBE)} {shlex.join(words)} </dev/null"
+
+
+def probed(
+    shell: HostShell,
+    hosts: Sequence[InventoryHost],
+    unused: Sequence[str],
+    builds: Mapping[str, str],
+    scratch: str,
+    patience_s: float = PATIENCE_S,
+) -> tuple[dict[str, Result | TrainmasterError], dict[str, float]]:
+    """What hosts say of each other; and what those get that nothing uses, if they are two at least.
+
+    Args:
+        shell: runs it on them.
+        hosts: at most `MOST_PROBED`.
+        unused: names of those that may send.
+        builds: as of `probe_script`.
+        scratch: the same.
+        patience_s: the same.
+    """
+    peers = {host.name: host.private_address or host.address for host in hosts}
+    senders = [name for name in peers if name in unused]
+    script = probe_script(peers, builds, scratch, senders, patience_s)
+    answers = dict(zip(peers, shell.run_all(hosts, script), strict=True))
+    return answers, {name: told_mbps(answers[name]) for name in senders if len(senders) > 1}
 
 
 def told_mbps(answer: Result | TrainmasterError) -> float:

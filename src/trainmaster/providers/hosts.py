@@ -25,14 +25,7 @@ from trainmaster.providers.host_claims import (
     read_script,
 )
 from trainmaster.providers.host_ledger import HostLedger, as_host
-from trainmaster.providers.host_probe import (
-    MOST_PROBED,
-    PATIENCE_S,
-    SCRATCH,
-    probe_findings,
-    probe_script,
-    told_mbps,
-)
+from trainmaster.providers.host_probe import MOST_PROBED, SCRATCH, probe_findings, probed
 from trainmaster.providers.inventory import Inventory, InventoryHost
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.processes import this_user
@@ -154,7 +147,8 @@ class HostsProvider:
         seen = self._look(self._inventory.hosts)
         unused = [one.host for one in seen if one.claims and not one.claims.live][:MOST_PROBED]
         if network and not is_told and len(unused) >= _TWO:
-            self._probed(unused, [host.name for host in unused], {}, "", _PATIENCE_S)
+            _, rates = probed(self._shell, unused, sorted(names), {}, "", _PATIENCE_S)
+            self._memory.learn_mbps(rates)
 
     def examine(self, builds: Mapping[str, str]) -> list[Finding]:
         """See `Examined`: each host, and whether they reach each other on a port that nothing has opened.
@@ -174,31 +168,16 @@ class HostsProvider:
             use = f", used by {counted(clusters, 'cluster')}" if clusters else ", free"
             found.append(Finding(one.host.name, f"answers: {memory}{use}"))
             found.append(clock_finding(one.claims.now - time.time(), one.host.name))
-        answers = self._probed(there[:MOST_PROBED], unused, builds, SCRATCH) if there else {}
+        if not there:
+            return found
+        answers, rates = probed(self._shell, there[:MOST_PROBED], unused, builds, SCRATCH)
+        self._memory.learn_mbps(rates)
         for name, answer in answers.items():
             found += probe_findings(name, list(answers), answer, builds, _APART)
-        rates = [told_mbps(answer) for name, answer in answers.items() if name in unused]
-        if len(rates) >= _TWO and (least := min(filter(None, rates), default=0.0)):
+        if least := min(filter(None, rates.values()), default=0.0):
             words = f"{len(rates)} hosts at once get {format_mbps(least)} or more from each other"
             found.append(Finding("network", words))
         return found
-
-    def _probed(
-        self,
-        hosts: Sequence[InventoryHost],
-        unused: Sequence[str],
-        builds: Mapping[str, str],
-        scratch: str,
-        patience_s: float = PATIENCE_S,
-    ) -> dict[str, Result | TrainmasterError]:
-        """What hosts say of each other; what those of no use to anybody get is written down."""
-        peers = {host.name: host.private_address or host.address for host in hosts}
-        senders = [name for name in peers if name in unused]
-        script = probe_script(peers, builds, scratch, senders, patience_s)
-        answers = dict(zip(peers, self._shell.run_all(hosts, script), strict=True))
-        if len(senders) >= _TWO:
-            self._memory.learn_mbps({name: told_mbps(answers[name]) for name in senders})
-        return answers
 
     def queue_wait_s(self, requests: Sequence[NodeRequest]) -> float | None:
         """See `Queue`: none if there is room now; else nothing says how long others go on.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Final, Generic, TypeVar
 
 from trainmaster.providers.catalogue import Catalogue
 from trainmaster.providers.offer import site_offer
@@ -28,6 +28,14 @@ from trainmaster.spec.reading import (
     text,
 )
 from trainmaster.spec.reading import Path as KeyPath
+
+#: Variables of a site's shell that tasks have, too: none of Slurm's own, by which Open MPI would take over.
+KEPT_VARIABLES: Final = (
+    "PATH LD_LIBRARY_PATH LIBRARY_PATH CPATH MANPATH MODULEPATH LOADEDMODULES _LMFILES_ CUDA_HOME "
+    "CUDA_PATH CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ZE_AFFINITY_MASK TMPDIR "
+    "APPTAINER_CACHEDIR APPTAINER_CONFIGDIR APPTAINER_TMPDIR APPTAINER_UNSQUASH SINGULARITY_CACHEDIR "
+    "ENROOT_CACHE_PATH"
+)
 
 
 class SiteMachine(Noun):

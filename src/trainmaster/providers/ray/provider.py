@@ -32,7 +32,7 @@ from trainmaster.providers.own_settings import shown_variable
 from trainmaster.providers.ray.reaching import way_of
 from trainmaster.providers.ray.settings import RAY, RaySettings
 from trainmaster.providers.sent_settings import SentSettings, path_mark, with_values
-from trainmaster.providers.slurm.scripts import KEPT_VARIABLES
+from trainmaster.providers.site_settings import KEPT_VARIABLES
 from trainmaster.providers.team_login import site_login
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import UsageError

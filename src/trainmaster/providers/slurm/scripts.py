@@ -19,6 +19,7 @@ from typing import Final
 from trainmaster.dataclass import dataclass
 from trainmaster.providers.base import CLOCKS_DIFFER_S, NodeRequest
 from trainmaster.providers.dead_man_switch import LEASE_FUNCTIONS
+from trainmaster.providers.site_settings import KEPT_VARIABLES
 from trainmaster.providers.slurm.answers import SlurmJob
 from trainmaster.providers.slurm.settings import SlurmMachine, SlurmSettings
 from trainmaster.spec.private_files import short_digest
@@ -42,13 +43,6 @@ _MARK: Final = "trainmaster"
 _ALSO: Final = (
     "SLURM_CONF SLURM_JOB_ID SLURM_JOB_NODELIST SLURM_JOB_PARTITION SLURM_JOB_ACCOUNT SLURM_CPUS_ON_NODE "
     "SLURM_GPUS_ON_NODE SLURMD_NODENAME TRAINMASTER_CONTAINER_ENGINE"
-)
-#: Those that tasks have, too: none of Slurm's own, by which Open MPI would take over.
-KEPT_VARIABLES: Final = (
-    "PATH LD_LIBRARY_PATH LIBRARY_PATH CPATH MANPATH MODULEPATH LOADEDMODULES _LMFILES_ CUDA_HOME "
-    "CUDA_PATH CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ZE_AFFINITY_MASK TMPDIR "
-    "APPTAINER_CACHEDIR APPTAINER_CONFIGDIR APPTAINER_TMPDIR APPTAINER_UNSQUASH SINGULARITY_CACHEDIR "
-    "ENROOT_CACHE_PATH"
 )
 
 
