@@ -44,6 +44,7 @@ from trainmaster.spec.search import Search
 from trainmaster.spec.sections import Checkpoint, Metrics, ProfilePlan, RunReference
 from trainmaster.spec.serve import Serve, check_serve, lift_command
 from trainmaster.spec.task_space import MAX_TASKS, TaskSpace
+from trainmaster.spec.units import counted
 from trainmaster.spec.until import MetricTarget, Until, read_until
 
 
@@ -462,7 +463,8 @@ class Experiment(Noun):
             return fewest
         if workers < fewest or (most is not None and workers > most):
             raise UsageError(
-                f"experiment {self.name}: {workers} workers, but the recipe says {self.distributed.workers}"
+                f"experiment {self.name}: {counted(workers, 'worker')}, but the recipe says "
+                f"{self.distributed.workers}"
             )
         return workers
 

@@ -109,6 +109,13 @@ class FaultProxy(ThreadingHTTPServer):
             self._faults.clear()
         self.latency_s, self.bytes_per_s = 0.0, None
 
+    def wait_until_idle(self) -> None:
+        """Waits for what clients that are gone have sent: all of it has arrived, or is cut off."""
+        deadline = time.monotonic() + 60
+        while self._open:
+            assert time.monotonic() < deadline, "a client is still connected"
+            time.sleep(0.02)
+
     def asked(self, method: str = "", path: str = "") -> list[tuple[str, str, str]]:
         """Gives the requests so far that fit."""
         with self._lock:

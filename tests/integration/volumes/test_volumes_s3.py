@@ -252,7 +252,7 @@ def test_a_push_that_is_killed_sends_nothing_twice(faulty_s3, source, tmp_path):
     finally:
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
-    time.sleep(0.3)  # what was in the proxy may still arrive
+    proxy.wait_until_idle()
     assert head_numbers(ObjectStore(f"{url}/v")) == ([], 0)
     there = sorted(info.key for info in ObjectStore(f"{url}/v").list("chunks"))
     assert len(there) >= 2

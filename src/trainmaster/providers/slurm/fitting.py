@@ -53,7 +53,7 @@ def refuse_misfit(part: Part, partitions: Mapping[str, Partition], excluded: Col
     if (count := sum(kind.count for kind in suited)) < request.count:
         beside = f", beside the {len(excluded)} that the run has," if excluded else ""
         raise UsageError(
-            f"{request.count} {request.role} nodes: partition {name} has {count}{beside} "
+            f"{counted(request.count, f'{request.role} node')}: partition {name} has {count}{beside} "
             f"that could be machine {request.instance_type}; Slurm would let it wait for ever",
             "Ask for fewer nodes, or for less of each.",
         )

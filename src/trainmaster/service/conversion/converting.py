@@ -26,7 +26,7 @@ from trainmaster.spec.roles import secret_of
 
 #: What a command line begins with that is converted without a file.
 _LAUNCHERS: Final = re.compile(
-    r"\s*(?:(?:\w+=\S*|nohup|time|exec)\s+)*(?:\S*/)?(?:torchrun|accelerate|deepspeed|mpirun|mpiexec|srun|python[\d.]*\s+-m\s+torch\.dist)\S*\s"
+    r"\s*(?:(?:\w+=\S*|nohup|setsid(?:\s+-\w+)*|time|exec)\s+)*(?:\S*/)?(?:torchrun|accelerate|deepspeed|mpirun|mpiexec|srun|python[\d.]*\s+-m\s+torch\.dist)\S*\s"
 )
 _TUNE: Final = re.compile(r"^\s*(?:from ray import .*\btune\b|(?:import|from) ray\.tune\b)", re.MULTILINE)
 _READERS: Final = {

@@ -52,10 +52,12 @@ LENIENT: Final = "set +eu; set +o pipefail"
 _WORK: Final = 'cd "$VIRTUAL_ENV/work"'
 #: What starts a script behind the shell, as `run --detach` does: it would end with the command here.
 _DETACHED: Final = re.compile(
-    r"(?:(?:[ \t]|\\\n)+(?:(?:[012]?>>?|&>>?|<)[ \t]*[^\s&]+|[012]>&[012]))*"
+    r"(?:(?:[ \t]|\\\n)+(?:(?:[012]?>>?|&>>?|<)[ \t]*(?:'[^'\n]*'|\"[^\"\n]*\"|[^\s&])+|[012]>&[012]))*"
     r"(?:[ \t]|\\\n)*(?<![&>])&(?:[ \t]*disown)?\s*\Z"
 )
-_NOHUP: Final = re.compile(r"^([ \t]*(?:\w+=\S*[ \t]+)*)nohup[ \t]+", re.MULTILINE)
+_APART: Final = re.compile(
+    r"^([ \t]*(?:\w+=\S*[ \t]+)*)(?:(?:nohup|setsid(?:[ \t]+-[a-z]+)*)[ \t]+)+", re.MULTILINE
+)
 _NAMES_HOME: Final = re.compile(r"~|\bHOME\b")
 _TO_CODE: Final = re.compile(r"\A((?:[ \t]*(?:#.*)?\n)*)[ \t]*cd ~/sky_workdir/?[ \t]*(?:\n|;|&&)[ \t]*")
 _AT_HOME: Final = re.compile(r"\bcd ~(?:/sky_workdir\b)?(?=[/\s;&]|$)")
@@ -109,7 +111,7 @@ class ForeignJob:
 
     def _stay(self, draft: Draft) -> None:
         """Have a script that is started in the background be the one that is waited for, and read."""
-        self.command = _NOHUP.sub(r"\1", self.command)
+        self.command = _APART.sub(r"\1", self.command)
         if found := _DETACHED.search(self.command):
             line = self.line + self.command.count("\n", 0, found.start())
             draft.drop(line, found[0].strip(), "`trainmaster run --detach`, and `trainmaster logs RUN`")

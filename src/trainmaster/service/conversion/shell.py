@@ -27,6 +27,7 @@ _RESERVED: Final = frozenset(
         "time",
         "exec",
         "nohup",
+        "setsid",
     }
 )
 _OPERATOR: Final = re.compile(r"\n|;;|&&|\|\||<<<|<<-?|&>>?|[0-9]*>>?&?|[0-9]*<&?|[;&|()]")

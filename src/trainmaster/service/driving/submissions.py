@@ -229,10 +229,11 @@ class Submissions:
         """Refuse what would wait for ever."""
         most = Budgets(self._service.database.read, self._service.database.clock_s())[team].cpus_at_once
         for name, experiment in recipe.experiments.items():
-            if most is not None and slots_of(experiment) > most:
+            if most is not None and (needed := slots_of(experiment)) > most:
+                cores = f"{needed:g} core{'s' * (needed != 1)}"
                 raise UsageError(
-                    f"experiments.{name}: a task takes {slots_of(experiment)} cores, and all tasks of {team} "
-                    f"together may take {most} of this machine",
+                    f"experiments.{name}: a task takes {cores}, and all tasks of {team} together "
+                    f"may take {most} of this machine",
                     "Lower `hardware.cpus` or `workers`, or have the limit raised.",
                 )
 

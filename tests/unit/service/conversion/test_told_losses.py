@@ -70,6 +70,8 @@ def test_a_size_of_skypilot_that_no_recipe_says_is_told(size: str) -> None:
     [
         "nohup torchrun --nproc-per-node=2 train.py --epochs 2 > out.log 2>&1 &",
         "torchrun --nproc-per-node=2 train.py --epochs 2 &>> out.log& disown",
+        "setsid nohup torchrun --nproc-per-node=2 train.py --epochs 2 > 'my run/out.log' 2>&1 &",
+        '#!/bin/bash\nsetsid -w torchrun --nproc-per-node=2 train.py --epochs 2 >> "my out.log" &',
         "#!/bin/bash\nnohup torchrun --nproc-per-node=2 train.py --epochs 2 &\n",
         "nohup torchrun --nproc-per-node=2 train.py --epochs 2 \\\n  > out.log \\\n  2>&1 &",
     ],
