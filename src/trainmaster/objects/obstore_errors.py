@@ -76,6 +76,13 @@ _XML_ERROR = re.compile(
 _AZURE_TRACE = re.compile(r"\s*RequestId:\S+\s+Time:[\w:.-]+(?<!\.)")
 # An error of ours, from what gives the keys: its type, its words and its hint.
 _PROVIDER = re.compile(r".*External AWS credential provider: (\w+): (.*?)\s*\n\s*\.?\s*\n?(.*)", re.DOTALL)
+# How the library begins; how long each try took makes each message another one.
+_REQUEST = re.compile(
+    r"(?:(?:Generic \w+ error|The operation lacked the necessary privileges to complete for path \S+"
+    r"|Error performing [\w ]+ request): )*"
+    r"Error performing ([A-Z]+) (\S+)(?: in \d[^\s,]*)?(?:, after \d+ retries[^-]*)?\s+- "
+    r"(?:HTTP error: |Server returned non-2xx status code: )?"
+)
 _NO_KEYS = "no credentials were found"
 # Why a request could not be sent is said only in the dump behind the text.
 _DUMPED = (
@@ -120,7 +127,7 @@ def store_error(text: str, *, is_refused: bool = False) -> ObjectStoreError:
         kind, hint = _REFUSED, _CREDENTIALS
     elif kind is not StoreTrouble.FULL and _PASSING.search(said) and not _is_lasting(said, text):
         kind = StoreTrouble.UNREACHABLE
-    return ERRORS[kind](reason, hint)
+    return ERRORS[kind](_REQUEST.sub(r"\1 \2: ", reason), hint)
 
 
 def no_bucket(error: FileNotFoundError) -> ObjectStoreError:

@@ -32,6 +32,22 @@ def test_what_a_library_says_is_put_plainly(text, said, unsaid, hint):
     assert hint in error.hint
 
 
+def test_a_message_has_no_more_than_its_reader_needs():
+    """Nor how long it took: what fails in the same way twice has the same words."""
+    asked = "Error performing GET http://host/b?list-type=2 in {}µs - Server returned non-2xx status code: "
+    begins = ("Generic S3 error: Error performing list request: ", (
+        "The operation lacked the necessary privileges to complete for path a/b: "
+    ))  # fmt: skip
+    said = {
+        str(store_error(begin + asked.format(number) + "403 Forbidden: AccessDenied").args[0])
+        for begin in begins
+        for number in (577.166, 504)
+    }
+    assert said == {"GET http://host/b?list-type=2: 403 Forbidden: AccessDenied"}
+    late = f"{ASKED} in 106ms, after 1 retries, max_retries: 10, retry_timeout: 180s  - HTTP error: refused"
+    assert store_error(late).args[0] == "HEAD http://127.0.0.1:9/b: refused"
+
+
 @pytest.mark.parametrize(
     ("name", "value", "match"),
     [
