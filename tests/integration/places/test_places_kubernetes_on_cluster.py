@@ -119,11 +119,15 @@ def test_the_pod_that_drives_goes(user: Renter, account: KubernetesAccount, tmp_
     assert said.stdout == "1\n"
     assert json.loads(user.call("status", run, "--json").stdout)["driver"]["state"] == "working"
     pods = set(account.kubernetes.left())
-    with going_pod(account, user.machines(run)["worker-0"], how):
+    nodes = {each: account.kubernetes.node_of(each) for each in pods}
+    driving = user.machines(run)["worker-0"]
+    with going_pod(account, driving, how):
         going.until_said("it goes on, driven from here in the background")
         going.until(lambda: len(user.starts(run)) > 1, "its second attempt")
     assert max(step for _, step in user.starts(run)) > 0, "it goes on from a checkpoint"
-    assert len(pods & set(account.kubernetes.left())) == 1, "the pod that is left is worked on"
+    # A pod of the test before that still ends may have both of them put on one node.
+    lost = {each for each in pods if how == "with its node" and nodes[each] == nodes[driving]} | {driving}
+    assert pods & set(account.kubernetes.left()) == pods - lost, "the pod that is left is worked on"
     user.call("cancel", run)
     assert going.end(code=None)["reason"] == "CANCELLED"
     check_clean(account)
