@@ -16,12 +16,28 @@ _GIB: Final = 2**30
 #: seconds, a minute at least. Written down in 2025-11 and not checked: where they are from is not known.
 #: They cannot be set; https://aws.amazon.com/ebs/pricing/ has those that hold.
 _EC2_DISK_USD_PER_GIB_MONTH: Final = {
-    "af-south-1": 0.1047, "ap-east-1": 0.1056, "ap-northeast-1": 0.096, "ap-northeast-2": 0.0912,
-    "ap-northeast-3": 0.096, "ap-south-1": 0.0912, "ap-southeast-1": 0.096, "ap-southeast-2": 0.096,
-    "ca-central-1": 0.088, "eu-central-1": 0.0952, "eu-north-1": 0.0836, "eu-south-1": 0.0924,
-    "eu-west-1": 0.088, "eu-west-2": 0.0928, "eu-west-3": 0.0928, "me-south-1": 0.0968,
-    "sa-east-1": 0.152, "us-east-1": 0.08, "us-east-2": 0.08, "us-west-1": 0.096, "us-west-2": 0.08,
-}  # fmt: skip
+    "af-south-1": 0.1047,
+    "ap-east-1": 0.1056,
+    "ap-northeast-1": 0.096,
+    "ap-northeast-2": 0.0912,
+    "ap-northeast-3": 0.096,
+    "ap-south-1": 0.0912,
+    "ap-southeast-1": 0.096,
+    "ap-southeast-2": 0.096,
+    "ca-central-1": 0.088,
+    "eu-central-1": 0.0952,
+    "eu-north-1": 0.0836,
+    "eu-south-1": 0.0924,
+    "eu-west-1": 0.088,
+    "eu-west-2": 0.0928,
+    "eu-west-3": 0.0928,
+    "me-south-1": 0.0968,
+    "sa-east-1": 0.152,
+    "us-east-1": 0.08,
+    "us-east-2": 0.08,
+    "us-west-1": 0.096,
+    "us-west-2": 0.08,
+}
 #: Of a public IPv4 address in use, in every region, since 2024-02-01; billed by seconds, a minute at least.
 #: From https://aws.amazon.com/vpc/pricing/, as of 2025-11.
 _EC2_ADDRESS_USD_PER_HOUR: Final = 0.005

@@ -34,12 +34,34 @@ from trainmaster.spec.errors import UsageError
 _MIB: Final = 1 << 20
 _SIZE = re.compile(r"SizeInMiB'?\"?\s*:\s*([0-9.]+)")
 _ARCHES: Final = {
-    "x86_64": "x86_64", "amd64": "x86_64", "x64": "x86_64", "arm64": "arm64", "aarch64": "arm64",
-}  # fmt: skip
-_CLOUDS: Final = frozenset((
-    "aws", "azure", "cudo", "do", "fluidstack", "gcp", "hyperbolic", "ibm", "lambda", "nebius", "oci",
-    "paperspace", "runpod", "scp", "seeweb", "shadeform", "vast", "vsphere",
-))  # fmt: skip
+    "x86_64": "x86_64",
+    "amd64": "x86_64",
+    "x64": "x86_64",
+    "arm64": "arm64",
+    "aarch64": "arm64",
+}
+_CLOUDS: Final = frozenset(
+    (
+        "aws",
+        "azure",
+        "cudo",
+        "do",
+        "fluidstack",
+        "gcp",
+        "hyperbolic",
+        "ibm",
+        "lambda",
+        "nebius",
+        "oci",
+        "paperspace",
+        "runpod",
+        "scp",
+        "seeweb",
+        "shadeform",
+        "vast",
+        "vsphere",
+    )
+)
 _LOOKS: Final = (
     ("azure", re.compile(r"Standard_\w+")),
     ("aws", re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")),

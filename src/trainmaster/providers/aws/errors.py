@@ -27,10 +27,12 @@ PASSING: Final = frozenset(
 #: What was made a moment ago is not known everywhere at once; after some tries it is really not there.
 SETTLING: Final = frozenset(
     {
-        "InvalidGroup.NotFound", "InvalidKeyPair.NotFound", "InvalidPlacementGroup.Unknown",
+        "InvalidGroup.NotFound",
+        "InvalidKeyPair.NotFound",
+        "InvalidPlacementGroup.Unknown",
         "InvalidInstanceID.NotFound",
     }
-)  # fmt: skip
+)
 _CAPACITY: Final = frozenset(
     {
         "InsufficientInstanceCapacity", "InsufficientCapacity", "InsufficientHostCapacity",

@@ -12,18 +12,31 @@ from trainmaster.spec.errors import UsageError
 #: Of a session policy, as AWS documents it.
 MOST_CHARACTERS: Final = 2048
 _MAKE: Final = (
-    "ec2:RunInstances", "ec2:CreateSecurityGroup", "ec2:CreatePlacementGroup", "ec2:ImportKeyPair",
-)  # fmt: skip
+    "ec2:RunInstances",
+    "ec2:CreateSecurityGroup",
+    "ec2:CreatePlacementGroup",
+    "ec2:ImportKeyPair",
+)
 #: `RunInstances` also here: the key pair and the groups that machines get are the run's own.
 _CHANGE: Final = (
-    "ec2:RunInstances", "ec2:CreateTags", "ec2:DeleteKeyPair", "ec2:Delete*Group",
-    "ec2:TerminateInstances", "ec2:GetConsoleOutput", "ec2:*SecurityGroupIngress",
-)  # fmt: skip
+    "ec2:RunInstances",
+    "ec2:CreateTags",
+    "ec2:DeleteKeyPair",
+    "ec2:Delete*Group",
+    "ec2:TerminateInstances",
+    "ec2:GetConsoleOutput",
+    "ec2:*SecurityGroupIngress",
+)
 #: Not all that can be described: user data of others hold keys, and are told by *Attribute and *Versions.
 _LOOK: Final = (
-    "ec2:DescribeI*s", "ec2:DescribeKeyPairs", "ec2:Describe*Groups", "ec2:DescribeSpot*",
-    "ec2:DescribeSubnets", "pricing:GetProducts", "servicequotas:GetServiceQuota",
-)  # fmt: skip
+    "ec2:DescribeI*s",
+    "ec2:DescribeKeyPairs",
+    "ec2:Describe*Groups",
+    "ec2:DescribeSpot*",
+    "ec2:DescribeSubnets",
+    "pricing:GetProducts",
+    "servicequotas:GetServiceQuota",
+)
 _WRITE: Final = ("s3:PutObject", "s3:DeleteObject", "s3:*MultipartUpload*")
 
 

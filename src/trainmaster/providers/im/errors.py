@@ -36,22 +36,48 @@ _LOGIN: Final = _words(
     "Invalid InfrastructureManager credentials", "No authentication data", "No credentials pro"
 )
 _CREDENTIALS: Final = _words(
-    "check the credentials", "AuthFailure", "InvalidClientTokenId", "SignatureDoesNotMatch",
-    "UnauthorizedOperation", "not authori[sz]ed", "unauthori[sz]ed", "invalid credentials",
-    "authentication failed", "error authenticating", "access ?denied", "permission denied",
-    r"\bforbidden\b", "No auth data for cloud", "ExpiredToken", "token (?:has )?expired",
-)  # fmt: skip
+    "check the credentials",
+    "AuthFailure",
+    "InvalidClientTokenId",
+    "SignatureDoesNotMatch",
+    "UnauthorizedOperation",
+    "not authori[sz]ed",
+    "unauthori[sz]ed",
+    "invalid credentials",
+    "authentication failed",
+    "error authenticating",
+    "access ?denied",
+    "permission denied",
+    r"\bforbidden\b",
+    "No auth data for cloud",
+    "ExpiredToken",
+    "token (?:has )?expired",
+)
 _QUOTA: Final = _words("quota", "LimitExceeded", "limit exceeded")
 _CAPACITY: Final = _words(
-    "InsufficientInstanceCapacity", "insufficient .{0,40}(?:capacity|resources)", "no valid host",
-    "not enough (?:hosts|resources|capacity)", "ZONE_RESOURCE_POOL_EXHAUSTED", "SkuNotAvailable",
-    "AllocationFailed", "no capacity", "out of capacity",
-)  # fmt: skip
+    "InsufficientInstanceCapacity",
+    "insufficient .{0,40}(?:capacity|resources)",
+    "no valid host",
+    "not enough (?:hosts|resources|capacity)",
+    "ZONE_RESOURCE_POOL_EXHAUSTED",
+    "SkuNotAvailable",
+    "AllocationFailed",
+    "no capacity",
+    "out of capacity",
+)
 _WRONG: Final = _words(
-    "no concrete system", "no instance type available", "Incorrect AMI", "No username for deploy",
-    "No VMI obtained", "image .{0,80}not found", "InvalidAMIID", "Error parsing RADL",
-    "Error getting correct block_device", "No cloud provider available", "Cloud ID .{0,60} not found",
-)  # fmt: skip
+    "no concrete system",
+    "no instance type available",
+    "Incorrect AMI",
+    "No username for deploy",
+    "No VMI obtained",
+    "image .{0,80}not found",
+    "InvalidAMIID",
+    "Error parsing RADL",
+    "Error getting correct block_device",
+    "No cloud provider available",
+    "Cloud ID .{0,60} not found",
+)
 
 
 def reason_of(message: str) -> str:
