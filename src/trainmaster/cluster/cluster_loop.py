@@ -21,7 +21,7 @@ from typing import Final
 from trainmaster.cluster.actuator import Actuator, Threads
 from trainmaster.cluster.cluster_leases import ClusterLeases
 from trainmaster.cluster.decide_cluster import decide_cluster
-from trainmaster.cluster.decide_requests import name_of
+from trainmaster.cluster.decide_requests import WhyUnpaid, name_of
 from trainmaster.cluster.decision import Action, ActionKind, Stage, WaitLimits
 from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_provisioner import NodeProvisioner, key_of, words
@@ -86,7 +86,7 @@ class ClusterLoop:
     ) -> None:
         self.record = record
         self.affords: Callable[[], bool] = lambda: True
-        self.why_unpaid: Callable[[ClusterRecord], str] = lambda _: ""
+        self.why_unpaid: WhyUnpaid = lambda _, __: ""
         self.leaves_at = math.inf
         self.elsewhere = ""
         self.stays = False

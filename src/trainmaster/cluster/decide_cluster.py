@@ -7,11 +7,12 @@ are asked for by token, a bootstrap finds what is there, and what is gone may be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
 from trainmaster.cluster.decide_requests import (
+    WhyUnpaid,
     fill_seats,
     filled,
     lose_patience,
@@ -44,7 +45,7 @@ def decide_cluster(
     ending: bool,
     patience: WaitLimits,
     scaling: Scaling | None = None,
-    why_unpaid: Callable[[ClusterRecord], str] = lambda _: "",
+    why_unpaid: WhyUnpaid = lambda _, __: "",
 ) -> Decision:
     """The next step of a cluster.
 
@@ -56,8 +57,7 @@ def decide_cluster(
         ending: the run needs it no more.
         patience: how long to wait for what.
         scaling: how many machines are enough for now; None: one for each seat.
-        why_unpaid: why the money does not suffice for a record with what is to be asked for; empty if it
-            does, or if the run could not go on without.
+        why_unpaid: see `WhyUnpaid`; empty also where the run could not go on without.
     """
     scaling = scaling or Scaling()
     decision = Decision(record)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Any, Final, cast
 
@@ -22,6 +22,10 @@ HOSTS_S: Final = 15.0
 QUEUE_S: Final = 60.0
 #: Names of one kind in a line for people.
 _NAMED_MOST: Final = 4
+
+#: Why the money does not suffice for a record with what is to be asked for, or nothing. Said with it is
+#: whether that is no more than what nothing goes on without.
+WhyUnpaid = Callable[[ClusterRecord, bool], str]
 
 
 def take_answers(decision: Decision, seen: Observation, now: float) -> None:
@@ -101,7 +105,7 @@ def fill_seats(
     now: float,
     patience: WaitLimits,
     scaling: Scaling,
-    why_unpaid: Callable[[ClusterRecord], str],
+    why_unpaid: WhyUnpaid,
 ) -> None:
     """Ask for machines for the seats that have none."""
     for machine in decision.record.live:
@@ -122,9 +126,10 @@ def fill_seats(
         if free and (rental := _rental(decision, role, free, now, patience)) is not None:
             wanted += [(role, rental, seat) for seat in free]
             least.update(free[: max(role.needed - filled(decision.record, role), 0)])
+    least -= _slow(decision.record)  # they work on until another one is there
     # First what nothing goes on without: one more worker is of no use before there is a parameter server.
     wanted.sort(key=lambda each: each[2] not in least)
-    paid = _paid(decision, wanted, seen, now, why_unpaid)
+    paid = _paid(decision, wanted, least, seen, now, why_unpaid)
     for role in decision.record.plan.roles:
         if mine := [(rental, seat) for of, rental, seat in paid if of is role]:
             _ask(decision, role, mine[0][0], [seat for _, seat in mine], now, patience)
@@ -133,19 +138,29 @@ def fill_seats(
 def _paid(
     decision: Decision,
     wanted: list[tuple[RolePlan, Rental, str]],
+    least: Collection[str],
     seen: Observation,
     now: float,
-    why_unpaid: Callable[[ClusterRecord], str],
+    why_unpaid: WhyUnpaid,
 ) -> list[tuple[RolePlan, Rental, str]]:
     """What the money suffices for of what is wanted, unless that is too little for a cluster.
 
     The rest is not written down either, as that would count. It is asked for once there is more money.
+
+    Args:
+        decision: so far.
+        wanted: what each seat would have, the ``least`` that a cluster needs first.
+        least: seats that nothing goes on without.
+        seen: as observed.
+        now: Unix seconds.
+        why_unpaid: see `decide_cluster`.
     """
     record = decision.record
     machines = [Machine(seat, role.role, "", rental, asked_at=now) for role, rental, seat in wanted]
 
     def why(count: int) -> str:
-        return why_unpaid(replace(record, machines=(*record.machines, *machines[:count])))
+        with_them = replace(record, machines=(*record.machines, *machines[:count]))
+        return why_unpaid(with_them, count <= len(least))
 
     if not wanted or not (why_not := why(len(wanted))):
         return wanted
@@ -155,17 +170,22 @@ def _paid(
         for role in record.plan.roles
     ):
         count = 0
-    slow = {machine.seat for machine in record.live if machine.is_slow and not machine.is_leaving}
+    slow = _slow(record)
     decision.record = _without_another(
         decision, record, slow & {one[2] for one in wanted[count:]}, f": {why_not}"
     )
     if rest := [one for one in wanted[count:] if one[2] not in slow]:
-        there = len(record.live) + count
+        there = sum(not machine.is_leaving for machine in record.live) + count
         so_far = f"with {there} of its machines" if there else f"without machines of {record.provider}"
         names = [record.name_of(seat) for *_, seat in rest]
         what = _missing([rental for _, rental, _ in rest], names)
         decision.unpaid = f"{record.plan.name} goes on {so_far}: {what} not asked for: {why_not}"
     return wanted[:count]
+
+
+def _slow(record: ClusterRecord) -> set[str]:
+    """Seats of machines that are to be replaced as they are slow."""
+    return {machine.seat for machine in record.live if machine.is_slow and not machine.is_leaving}
 
 
 def _rental(

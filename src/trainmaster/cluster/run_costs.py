@@ -188,11 +188,14 @@ class RunCosts:
     def _affords(self, renting: ClusterLoop) -> bool:
         """Whether a driver that dies after asking for more machines leaves a bill below the cap.
 
-        Those that are there have leases from before, which are shortened first.
+        Those that are there have leases from before, which are shortened first. What the cap ends at once
+        with them asks for none.
         """
         if self._meter.cap_usd == math.inf:
             return True
         now = self._clock()
+        if self.most_usd(now, now + self._meter.reserved_s) > self._meter.cap_usd:
+            return False
         usd = self._earlier_most_usd
         for loop in self._loops:
             record, new_s = loop.record, loop.leases.lease_s if loop is renting else 0.0

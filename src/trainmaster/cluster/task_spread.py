@@ -146,9 +146,13 @@ class TaskSpread:
             self._chosen.pop(attempt, None)
             self._holds.pop(attempt, None)
 
-    def why_unpaid(self, connection: ClusterConnection, costs: RunCosts, record: ClusterRecord) -> str:
-        """See `RunCosts.why_unpaid`; empty also where nothing else goes on: the cap ends the run then."""
-        return costs.why_unpaid(connection.loop, record) if self._is_dispensable(connection) else ""
+    def why_unpaid(
+        self, connection: ClusterConnection, costs: RunCosts, record: ClusterRecord, is_least: bool
+    ) -> str:
+        """See `WhyUnpaid`; empty also where nothing else goes on: the cap ends the run then."""
+        if is_least and not self._is_dispensable(connection):
+            return ""
+        return costs.why_unpaid(connection.loop, record)
 
     def without_dear(
         self, costs: RunCosts, meter: Meter, now: float, idle: Collection[ClusterConnection] = ()

@@ -400,7 +400,7 @@ def test_what_is_in_the_way_of_giving_machines_back_is_told_once() -> None:
 
 def test_what_is_not_paid_is_told_once_until_more_is_asked_for(bench: Bench) -> None:
     most = 1
-    bench.loop.why_unpaid = lambda it: "it may cost $1" if len(it.live) > most else ""
+    bench.loop.why_unpaid = lambda it, _: "it may cost $1" if len(it.live) > most else ""
     bench.loop.record = replace(
         bench.loop.record,
         plan=replace(bench.loop.record.plan, roles=(RolePlan("worker", 2, (WORKER,), least=1),)),

@@ -12,11 +12,12 @@ import pytest
 from trainmaster.cluster.cluster_connection import ClusterConnection
 from trainmaster.cluster.cluster_executor import ClusterExecutor
 from trainmaster.cluster.decide_cluster import decide_cluster
-from trainmaster.cluster.decision import Decision, Observation, WaitLimits
+from trainmaster.cluster.decision import ActionKind, Decision, Observation, WaitLimits
 from trainmaster.cluster.member_places import MemberPlaces
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine, elsewhere, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.decide.budget import BOOTING_S, SWITCH_OFF_S, Meter
+from trainmaster.providers.base import Node, NodeState
 from trainmaster.spec.states import State
 
 PRICED = Rental("m4.large", usd_per_hour=3.6, minimum_s=60.0)
@@ -223,7 +224,7 @@ def test_what_the_money_does_not_suffice_for_is_neither_asked_for_nor_written() 
     plan = ClusterPlan("train", ("train",), "lab", (RolePlan("worker", 2, (PRICED,)),))
     record, asked = new_record("run", plan, "home"), list[ClusterRecord]()
 
-    def why_unpaid(wanted: ClusterRecord) -> str:
+    def why_unpaid(wanted: ClusterRecord, _is_least: object) -> str:
         asked.append(wanted)
         return "it may cost $1"
 
@@ -242,7 +243,7 @@ def wanting(record: ClusterRecord, most: int, *, is_formed: bool = True) -> Deci
     """What is decided where the money suffices for so many machines."""
     return decide_cluster(
         record, Observation(is_formed=is_formed), 1.0, wanted=True, ending=False, patience=WaitLimits(),
-        why_unpaid=lambda it: "too much" if len(it.live) > most else "",
+        why_unpaid=lambda it, _: "too much" if len(it.live) > most else "",
     )  # fmt: skip
 
 
@@ -281,6 +282,52 @@ def test_a_slow_machine_stays_if_another_one_cannot_be_paid(loop: Loop) -> None:
     assert (decision.notes, decision.unpaid) == (["node-1 (i-0) stays, though it is slow: too much"], "")
 
 
+def noticed(loop: Loop, least: int, *, cap_usd: float) -> Decision:
+    """What follows when one of two machines is taken back and the cap is near."""
+    rented(loop, replace(PRICED, spot=True), state=ClusterState.ACTIVE, leased_until=9000.0)
+    plan = replace(loop.record.plan, roles=(RolePlan("worker", 2, (PRICED,), least=least),))
+    machines = tuple(
+        replace(loop.record.machines[0], seat=f"worker-{i}", id=f"i-{i}", has_joined=True) for i in (0, 1)
+    )
+    loop.record = replace(loop.record, plan=plan, machines=machines)
+    nodes = {
+        f"i-{i}": Node(f"i-{i}", "c", "worker", state, started_at=1000.0, leaves_at=1720.0)
+        for i, state in enumerate((NodeState.READY, NodeState.LEAVING))
+    }
+    places = cast("MemberPlaces", SimpleNamespace())
+    clusters = ClusterExecutor(
+        {"train": cast("Any", loop)}, cast("Any", None), lambda _: None, places, lambda: 1600.0
+    )
+    clusters.look(RUNNING, meter := Meter(cap_usd=cap_usd, usual_lease_s=900.0), 1600.0)
+    assert not meter.must_end(1600.0)
+    decision = decide_cluster(
+        loop.record, Observation(nodes, nodes, is_formed=True), 1600.0, wanted=True, ending=False,
+        patience=WaitLimits(), why_unpaid=loop.why_unpaid,
+    )  # fmt: skip
+    loop.record = decision.record
+    clusters.look(RUNNING, meter, 1600.0)
+    assert meter.must_end(1600.0) is (least == 2 and cap_usd < 5)
+    assert loop.affords() is not meter.must_end(1600.0)
+    return decision
+
+
+def test_a_machine_that_is_taken_back_near_the_cap_ends_no_run_that_goes_on_without_it(loop: Loop) -> None:
+    """The successor was written down as asked for: that alone would have cost more than there was."""
+    decision = noticed(loop, 1, cap_usd=1.7)
+    assert ActionKind.RENT not in {action.kind for action in decision.actions}
+    assert decision.losses == [
+        "node-2 (i-1) is taken back in 120 s; what ran there goes on from its newest checkpoint"
+    ]
+    assert decision.unpaid.startswith("train goes on with 1 of its machines: 1 x m4.large (node-2) not asked")
+    assert "is asked for in its place" in noticed(loop, 1, cap_usd=9.0).losses[0]
+
+
+def test_what_the_cap_ends_is_not_asked_for(loop: Loop) -> None:
+    """A successor that nothing goes on without; it was rented, and given back when the run had ended."""
+    noticed(loop, 2, cap_usd=1.7)
+    noticed(loop, 2, cap_usd=9.0)
+
+
 OWN = Rental(is_rented=False)
 
 
@@ -296,7 +343,7 @@ def test_what_costs_is_not_asked_for_if_the_cap_would_end_a_run_that_goes_on_for
     asked = replace(asked, machines=(Machine("worker-0", "worker", "t", PRICED, asked_at=clock.now),))
     clusters = beside_hosts(loop, clock, hosts)
     clusters.look(RUNNING, Meter(cap_usd=cap_usd, usual_lease_s=900.0), clock.now)
-    why = loop.why_unpaid(asked)
+    why = loop.why_unpaid(asked, is_least=True)
     assert (why == "") is is_asked
     assert is_asked or why == ("from their start to their end the run could come to $0.41; it may cost $0.40")
 

@@ -283,7 +283,7 @@ class World:
                 self.names += 1
                 machine = Machine(seat, "worker", f"t{self.names}", rental, asked_at=self.now)
                 record = replace(record, machines=(*record.machines, machine))
-        if record is not loop.record and loop.why_unpaid(record):
+        if record is not loop.record and loop.why_unpaid(record, is_least=True):
             return
         loop.record = record
         if not self.answers:
