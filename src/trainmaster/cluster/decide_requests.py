@@ -24,7 +24,7 @@ QUEUE_S: Final = 60.0
 _NAMED_MOST: Final = 4
 
 #: Why the money does not suffice for a record with what is to be asked for, or nothing. Said with it is
-#: whether that is no more than what nothing goes on without.
+#: whether nothing goes on without that.
 WhyUnpaid = Callable[[ClusterRecord, bool], str]
 
 
