@@ -47,6 +47,19 @@ def test_a_number_that_changes_nothing_is_not_doubted_once_that_was_seen():
     assert steps(nearest(few, {"lr": 0.3})) == [0.2]
 
 
+@pytest.mark.parametrize(
+    "name", ["--lr", "learning_rate", "--weight-decay", "--wd", "--max-lr", "adam_epsilon", "--warmup-steps"]
+)
+def test_what_only_weighs_is_believed_to_change_no_step_and_all_else_may(name):
+    def doubt(name):
+        (found,) = nearest([version(0.2, **{name: 0.1})], {name: 1.0})
+        return found.step_spread
+
+    assert doubt(name) < 0.3
+    for other in ("--pause", "word 2", "--hidden", "--layers", "--delay-ms", "--image-size"):
+        assert doubt(other) > 1.0, "ten times as many may make a step ten times as long"
+
+
 def test_a_shape_that_was_seen_with_other_numbers_only_still_counts_with_its_doubt():
     alone, gang = nearest([version(0.2, lr=0.1), version(0.3, workers=4, lr=0.01)], {"lr": 0.1})
     assert (alone.step_spread, gang.point.workers) == (0.0, 4)
