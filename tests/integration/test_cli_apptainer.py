@@ -124,6 +124,19 @@ def test_an_ordinary_user_needs_dev_fuse_or_has_images_unpacked(user, nobody):
     user.call("run", recipe, prefix=prefix, env={**env, "APPTAINER_UNSQUASH": "1"}, code=0)
 
 
+def test_under_the_name_of_singularity_it_is_the_same(user):
+    """A task and its shell, where no program is called Apptainer; SingularityCE sets fewer variables."""
+    (user.root / "bin/apptainer").rename(user.root / "bin/singularity")
+    command = "unset APPTAINER_CONTAINER; exec bash -c 'echo image $FROM_IMAGE; sleep 600; :'"
+    call = user.start("run", user.task(command, container=IMAGE), "--json")
+    run = call.run_id()
+    until(lambda: "image yes" in user.logs(run), patience_s=60)
+    found = user.call("exec", run, "--", "python3", "-c", "import sys; print(sys.prefix)")
+    assert found.out == "/usr/local\n"
+    user.call("cancel", run)
+    call.wait()
+
+
 def test_files_that_are_not_there(user):
     refusal = user.refused(user.task("true", container="/no/such.sif"))
     assert "experiments.main.container: there is no image /no/such.sif" in refusal

@@ -91,7 +91,7 @@ for one in $(of_member); do
   [ "$(readlink "${one%%environ}ns/mnt")" != "$(readlink /proc/self/ns/mnt)" ] || continue
   attempt=$(value TRAINMASTER_ATTEMPT_ID "$one")
   member=$(value TRAINMASTER_ROLE "$one")-$(value TRAINMASTER_INDEX "$one")
-  if [ -n "$(value APPTAINER_CONTAINER "$one")" ]; then
+  if [ -n "$(value APPTAINER_CONTAINER "$one")$(value SINGULARITY_CONTAINER "$one")" ]; then
     pid=${one%%/environ} user=--user
     [ "$(readlink "${pid}/ns/user")" != "$(readlink /proc/self/ns/user)" ] || user=
     set -- nsenter --target "${pid##*/}" $user --preserve-credentials --mount --pid bash -c

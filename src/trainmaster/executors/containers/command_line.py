@@ -79,6 +79,9 @@ exit 125
 """
 #: It has no daemon: its containers are children of what starts them, and images are files.
 APPTAINER = "apptainer"
+#: SingularityCE's program has the same command line, and the older names of the variables.
+SINGULARITY = "singularity"
+APPTAINER_CACHES = ("APPTAINER_CACHEDIR", "SINGULARITY_CACHEDIR")
 APPTAINER_EXEC = ("--silent", "exec", "--cleanenv", "--contain", "--pid", "--no-init", "--no-home")
 #: What holds the network is called like a member with this name; theirs have a number.
 NETWORK = "network"
@@ -198,7 +201,8 @@ def image_file(name: str, settings: Mapping[str, str]) -> str:
     """
     if name.startswith("/") and os.path.exists(name):  # noqa: PTH110 - as elsewhere in the supervisor
         return name
-    cache = settings.get("APPTAINER_CACHEDIR") or f"{settings.get('HOME', '')}/.apptainer/cache"
+    given = (settings[name] for name in APPTAINER_CACHES if settings.get(name))
+    cache = next(given, f"{settings.get('HOME', '')}/.apptainer/cache")
     return f"{cache}/trainmaster/{name.replace('/', '%2F')}.sif"
 
 

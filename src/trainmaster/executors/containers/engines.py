@@ -38,6 +38,7 @@ _SETTINGS = (
     "CONTAINER_CONNECTION", "CONTAINER_HOST", "CONTAINERS_CONF", "CONTAINERS_CONF_OVERRIDE",
     "CONTAINERS_REGISTRIES_CONF", "CONTAINERS_STORAGE_CONF", "REGISTRY_AUTH_FILE",
     "APPTAINER_CACHEDIR", "APPTAINER_CONFIGDIR", "APPTAINER_TMPDIR", "APPTAINER_UNSQUASH",
+    "SINGULARITY_CACHEDIR", "SINGULARITY_TMPDIR",
     "DBUS_SESSION_BUS_ADDRESS", "HOME", "PATH", "TMPDIR",
     "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR",
 )  # fmt: skip
@@ -284,7 +285,8 @@ class Apptainer(ContainerEngine):
             raise UsageError(f"there is no image {name}", "Name a file that is on every machine.")
         with self._making(name) as place:
             # In a cache of its own, which tells the digest; the user's would keep all of it twice.
-            settings = {**self.settings, "APPTAINER_CACHEDIR": str(place)}
+            own = dict.fromkeys(command_line.APPTAINER_CACHES, str(place))
+            settings = {**self.settings, **own}
             host = name.partition("/")[0]
             plain = ["--no-https"] if is_loopback(host.partition(":")[0]) else []
             source = f"docker://{name}"
@@ -377,7 +379,9 @@ def find_engine(environ: Mapping[str, str], kinds: Sequence[str] = KINDS) -> Con
     settings = {name: environ[name] for name in _SETTINGS if name in environ}
     refusals = []
     for kind in [chosen] if chosen else kinds:
-        program = shutil.which(kind, path=environ.get("PATH", os.defpath))
+        names = (kind, command_line.SINGULARITY) if kind == command_line.APPTAINER else (kind,)
+        path = environ.get("PATH", os.defpath)
+        program = next((found for name in names if (found := shutil.which(name, path=path))), None)
         if program is None:
             refusals.append(f"{kind} is not installed")
             continue

@@ -69,6 +69,15 @@ def test_apptainer_where_there_is_nothing_else(programs):
         ContainerEngine("docker", "/bin/false").pull("/x.sif", set())
 
 
+def test_singularity_where_apptainer_is_missing(programs):
+    env = programs(singularity="echo singularity-ce version 4.1.1")
+    for chosen in ({}, {"TRAINMASTER_CONTAINER_ENGINE": "apptainer"}):
+        found = find_engine({**env, **chosen, "SINGULARITY_CACHEDIR": "/scratch/ann"})
+        assert (found.kind, Path(found.program).name) == ("apptainer", "singularity")
+        assert found.settings["SINGULARITY_CACHEDIR"] == "/scratch/ann"
+    assert Path(find_engine({**env, **programs(apptainer="echo 1.4.5")}).program).name == "apptainer"
+
+
 @pytest.mark.parametrize(
     ("image", "host"), [("python:3.12", "docker.io"), ("me/x", "docker.io"), ("h:5000/me/x:1", "h:5000")]
 )
