@@ -37,7 +37,7 @@ _KNOWN_PAIR = _pair(rf"{_NAME}|loss_(?!scale)\w+")
 _IS_SCORE = regex(_SCORE_NAME, re.I)
 _COUNTER = regex(
     r"(?<![\w./@-])(?P<key>epoch|global[_ ]step|step|iteration|iter)(?:\(train\))?\s*(?:[:=#]\s*)?"
-    r"(?:[\[(]\s*)?(?P<value>\d{1,15})(?:\s*/\s*(?P<of>\d{1,15}))?(?!\w|\.\d)",
+    r"(?:[\[(]\s*)?(?P<value>\d{1,15})(?:(?:\s*/\s*|\s+of\s+)(?P<of>\d{1,15}))?(?!\w|\.\d)",
     re.I,
 )
 _WORD = regex(r"[^\W\d_]{2,}")
@@ -126,17 +126,22 @@ def prints(text: str) -> Metrics:
 
 _BARE = regex(
     r"\W*(?:step|iteration|iter)\s*(?:[:=#]\s*)?(?:[\[(]\s*)?"
-    r"(?P<step>\d{1,15})\s*/\s*(?P<of>\d{1,15})\W*",
+    r"(?P<step>\d{1,15})(?:\s*/\s*|\s+of\s+)(?P<of>\d{1,15})\W*",
     re.I,
 )
 #: Fewer are taken to be the parts of a script, as in "Step 1/3".
 _LEAST_STEPS = 20
 
 
+def counts(text: str) -> bool:
+    """Whether a line may say how many of something there are."""
+    return "/" in text or " of " in text
+
+
 def bare_count(text: str) -> Metrics:
     """Of a line that counts steps and says nothing else.
 
-    >>> bare_count("step 12/300"), bare_count("[iteration 12/300]"), bare_count("Step 1/3")
+    >>> bare_count("step 12/300"), bare_count("[iteration 12 of 300]"), bare_count("Step 1/3")
     ({'step': 12}, {'step': 12}, {})
     >>> bare_count("Step 12/300 : RUN make")
     {}
@@ -147,13 +152,32 @@ def bare_count(text: str) -> Metrics:
     return {"step": int(match["step"])}
 
 
+_NUMBERED = regex(
+    rf"(?P<key>global_step|step|iteration|iter)=(?P<step>\d{{1,15}})((?:[,;]?\s+[a-z_]\w*={NUMBER})+)", re.I
+)
+_NUMBERED_PAIR = regex(rf"([a-z_]\w*)=({NUMBER})", re.I)
+
+
+def numbered(text: str) -> Metrics:
+    """Of a line that is a step and a few other names with numbers, whatever these are.
+
+    >>> numbered("step=7 pi=3.14"), numbered("step=7"), numbered("step=1 in_size=3 b=4 c=5 d=6")
+    ({'step': 7, 'pi': 3.14}, {}, {})
+    """
+    match = _NUMBERED.fullmatch(text)
+    pairs = {name: number(value) for name, value in _NUMBERED_PAIR.findall(match[3])} if match else {}
+    if match is None or len(pairs) > MOST_UNKNOWN:
+        return {}
+    return {"step": int(match["step"]), **pairs}
+
+
 def counted_of(text: str) -> dict[str, int]:
     """How many epochs and steps a line that `prints` has read says that there are.
 
     >>> counted_of("Epoch [1/5], Step [100/600], Loss: 0.31")
     {'epoch': 5, 'step': 600}
     """
-    if "/" not in text:
+    if not counts(text):
         return {}
     told = {match["key"].lower(): match for match in _COUNTER.finditer(text) if match["of"]}
     pairs = (("epoch" if key == "epoch" else "step", match) for key, match in told.items())

@@ -124,11 +124,11 @@ class LogMetrics:
         if " = " in text and (totals := log_formats.trainer_totals(text)):
             self.totals |= totals
             return {}
-        if "/" in text and (row := log_formats.bare_count(text)):
+        if log_formats.counts(text) and (row := log_formats.bare_count(text)):
             self._count(row, log_formats.counted_of(text))
             return row
         if not _HINT.search(text.lower()):
-            return {}
+            return log_formats.numbered(text) if "=" in text else {}
         if match := _EPOCH_LINE.fullmatch(text):
             self._epoch, self._epoch_steps = int(match[1]), 0
             self.totals["epoch"] = int(match[2]) + (match[1] == "0")

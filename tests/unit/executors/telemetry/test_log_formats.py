@@ -49,6 +49,11 @@ def test_what_well_known_programs_print(path):
         (["step 1/800 loss 0.4", "step 2/800 loss 0.4"], {"step": 800}, 2),
         (["step 1 loss 0.4", "step 2 loss 0.4"], {}, 2),
         (["Epoch 3/10, loss: 0.4"], {"epoch": 10}, None),
+        (["step 10 of 360", "step 20 of 360"], {"step": 360}, 20),
+        (["Epoch 3 of 10, loss: 0.4"], {"epoch": 10}, None),
+        (["step 3 of the plan", "Step 2 of 5 : RUN make"], {}, None),
+        (["step=7 pi=3.14", "step=8 pi=3.1, time=2"], {}, 8),
+        (["step=7 in the plan", "step=7 a=1 b=2 c=3 d=4"], {}, None),
         # Of an epoch, or in all: only the second epoch shows that.
         (["Epoch [1/5], Step [100/600], Loss: 1", "Epoch [1/5], Step [300/600], Loss: 1"], {"epoch": 5}, 300),
         (
