@@ -545,3 +545,11 @@ def test_a_doctor_says_all_that_is_wrong_also_if_keystone_fails_at_one_thing(pro
     assert "no network" in found["network"].found
     assert "no such thing" in found["lost machines"].found
     assert keystone.asked == []
+    assert ("in clear" in found["login"].advice) == PASSWORD["auth_url"].startswith("http:")
+
+
+@pytest.mark.parametrize(
+    ("way", "clear"), [("http://k", True), ("https://k", False), ("http://[::1]", False)]
+)
+def test_a_login_over_a_network_in_clear_is_told(way, clear):
+    assert login_of("ours", {"auth": PASSWORD | {"auth_url": f"{way}:5000"}}).is_in_clear is clear

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from trainmaster.dataclass import dataclass, field
 from trainmaster.providers.openstack.settings import OPENSTACK, OpenstackSettings
-from trainmaster.spec.addresses import url_parts
+from trainmaster.spec.addresses import is_loopback, url_parts
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.plain_json import mapping_in, yaml_mapping
 from trainmaster.transport.checked_connection import MayReach, team_may_reach
@@ -52,6 +53,12 @@ class OpenstackLogin:
     name: str = "openstack"
     told: Mapping[str, Any] = field(default_factory=dict, repr=False)
     may_reach: MayReach | None = field(default=None, repr=False)
+
+    @property
+    def is_in_clear(self) -> bool:
+        """Whether who is on the way to Keystone could read what is sent."""
+        address = urlsplit(self.url)
+        return address.scheme == "http" and not is_loopback(address.hostname or "")
 
     @property
     def is_credential(self) -> bool:

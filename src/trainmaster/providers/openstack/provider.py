@@ -163,8 +163,9 @@ class OpenstackProvider(LedgerProvider):
         networks = (found_by(look, "network", "") for look in of_networks)
         words = "delete themselves, each by a credential of its own"
         end = found_by(self._self_deletion.check, "lost machines", words)
+        clear = f"Its secret goes to {self._login.url} in clear: write an https address, if there is one."
         return [
-            Finding("login", f"OpenStack takes {self._login.name}"),
+            Finding("login", f"OpenStack takes {self._login.name}", advice=clear * self._login.is_in_clear),
             found_by(self._check_rights, "rights", f"roles: {', '.join(roles) or 'not told'}"),
             *answers.limit_findings(limits, self._login.name),
             *(each for each in networks if not each.ok),
