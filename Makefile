@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # fifth of all is what nothing imports: their tests, and libraries of Ray's.
 COMPILE = $(BIN)/python -m compileall -qq -j 0 -x '/(tests?|ansible_test|mypyc?)/|/ray/(data|llm|rllib|serve|train|tune)/' $(VENV)/lib || true
 
-.PHONY: pages screenshots demo check unit test lint bench seeds docs install system packages dist audit mutations crossings kept places gpu real-aws other-ray notebook im nova kubernetes apptainer clean
+.PHONY: pages screenshots demo check unit test lint bench seeds docs install system packages dist audit mutations crossings kept places gpu real-aws other-ray notebook im nova kubernetes apptainer enroot clean
 
 install: $(STAMP)
 
@@ -128,6 +128,10 @@ kubernetes:
 # Debian's Apptainer, for the tests of containers without a daemon: half a minute, 78 MB. They skip without it.
 apptainer:
 	@sh scripts/build_apptainer.sh $(or $(TRAINMASTER_CACHE),$(HOME)/.cache/trainmaster)/apptainer
+
+# Enroot, for the same tests: some seconds; ENROOT_SOURCE names its git repository where GitHub is not reached.
+enroot:
+	@sh scripts/build_enroot.sh $(or $(TRAINMASTER_CACHE),$(HOME)/.cache/trainmaster)/enroot
 
 # Known holes in what is installed, as PyPI's advisories have them; packages that it cannot be asked about are named.
 audit: install

@@ -34,11 +34,15 @@ _NEEDED = {
     "docker": ("docker", "dockerd", "runc"),
     "podman": ("podman", "runc"),
     "apptainer": ("apptainer", "squashfuse_ll", "mksquashfs"),
+    "enroot": ("enroot", "squashfuse", "mksquashfs"),
 }
 #: Where `make apptainer` puts it.
 APPTAINER = Path(
     os.environ.get("TRAINMASTER_CACHE") or Path.home() / ".cache/trainmaster", "apptainer/usr/bin"
 )
+#: Where `make enroot` puts it.
+ENROOT = APPTAINER.parents[2] / "enroot/bin"
+WITHOUT_DAEMON = ("apptainer", "enroot")
 _NOT_NEEDED = {"test", "tests", "site-packages", "idlelib", "lib2to3", "tkinter", "turtledemo"}
 
 
@@ -50,7 +54,7 @@ class PrivateEngine:
     """A container engine whose images and containers are all ours; a context manager.
 
     Attributes:
-        kind: ``docker``, ``podman`` or ``apptainer``.
+        kind: ``docker``, ``podman``, ``apptainer`` or ``enroot``.
         env: variables with which its client finds it.
         directory: everything that it keeps.
 
@@ -63,9 +67,9 @@ class PrivateEngine:
         if os.getuid() != 0:
             raise NoEngineError("an engine of our own needs root")
         needed = _NEEDED[kind]
-        path = f"{APPTAINER}:{os.environ['PATH']}"
+        path = f"{APPTAINER}:{ENROOT}:{os.environ['PATH']}"
         if missing := [program for program in needed if shutil.which(program, path=path) is None]:
-            by = "build_apptainer" if missing == ["apptainer"] else "system"
+            by = f"build_{kind}" if missing == [kind] else "system"
             raise NoEngineError(f"{', '.join(missing)} not installed; scripts/{by}.sh installs it")
         self.kind = kind
         self._root = root
@@ -79,18 +83,19 @@ class PrivateEngine:
         elif kind == "podman":
             self._configure_podman()
         else:
-            self._configure_apptainer()
+            self._configure_files()
 
     def __enter__(self) -> PrivateEngine:
         try:
             if self.kind == "docker":
                 self._start_dockerd()
             root = self._root or make_image()
-            if self.kind == "apptainer":
+            if self.kind in WITHOUT_DAEMON:
                 engine = find_engine({**os.environ, **self.env})
-                engine.load(IMAGE, io.BytesIO(_archive(root)), set())
+                made = _archive if self.kind == "apptainer" else _squashfs
+                engine.load(IMAGE, io.BytesIO(made(root)), set())
                 for name, tools in ((NO_BASH, ("sleep",)), (NO_PYTHON, ("bash",))):
-                    engine.load(name, io.BytesIO(_archive(make_image(tools, python=False))), set())
+                    engine.load(name, io.BytesIO(made(make_image(tools, python=False))), set())
                 return self
             self.client("import", "-c", "ENV FROM_IMAGE=yes", "-", IMAGE, stdin=root)
             if self.kind == "docker":
@@ -118,7 +123,7 @@ class PrivateEngine:
 
     def containers(self) -> list[str]:
         """Names of all that there are, in any state."""
-        if self.kind == "apptainer":
+        if self.kind in WITHOUT_DAEMON:
             if scratch := [path.name for path in (self.directory / "tmp").iterdir()]:
                 return scratch
             return [_told(each.parent) for each in self._processes()]
@@ -130,8 +135,9 @@ class PrivateEngine:
 
     def forget(self, name: str) -> None:
         """Remove an image."""
-        if self.kind == "apptainer":
-            (self.directory / "cache/trainmaster" / f"{name}.sif").unlink()
+        if self.kind in WITHOUT_DAEMON:
+            suffix = "sif" if self.kind == "apptainer" else "sqsh"
+            (self.directory / "cache/trainmaster" / f"{name}.{suffix}").unlink()
         else:
             self.client("rmi", name)
 
@@ -152,8 +158,8 @@ class PrivateEngine:
 
         def is_done() -> bool:
             left = self.containers()
-            if left and self.kind == "apptainer":
-                self._end_apptainer()
+            if left and self.kind in WITHOUT_DAEMON:
+                self._end_processes()
             elif left:
                 subprocess.run([self.kind, "rm", "--force", *left], env={**os.environ, **self.env})
             return not left
@@ -177,10 +183,10 @@ class PrivateEngine:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _processes(self) -> list[Path]:
-        """The environments of Apptainer's processes that have started our containers."""
+        """The environments of processes that have started our containers."""
         return [each for each in Path("/proc").glob("[0-9]*/environ") if self._started(each)]
 
-    def _end_apptainer(self) -> None:
+    def _end_processes(self) -> None:
         for each in self._processes():
             with suppress(ProcessLookupError):
                 os.kill(int(each.parent.name), signal.SIGKILL)
@@ -188,20 +194,23 @@ class PrivateEngine:
             shutil.rmtree(path, ignore_errors=True)
 
     def _started(self, environ: Path) -> bool:
-        """Whether Apptainer's process there has started a container of ours."""
+        """Whether the process there has started a container of ours."""
+        mark = b"ENGINE_CONFIG" if self.kind == "apptainer" else b"ENROOT_LOGIN_SHELL"
         try:
-            return b"ENGINE_CONFIG" in (said := environ.read_bytes()) and os.fsencode(self.directory) in said
+            return mark in (said := environ.read_bytes()) and os.fsencode(self.directory) in said
         except OSError:
             return False  # it is over
 
-    def _configure_apptainer(self) -> None:
-        for name, variable in (("cache", "APPTAINER_CACHEDIR"), ("tmp", "TMPDIR")):
+    def _configure_files(self) -> None:
+        cache = "APPTAINER_CACHEDIR" if self.kind == "apptainer" else "ENROOT_CACHE_PATH"
+        for name, variable in (("cache", cache), ("tmp", "TMPDIR"), ("run", "ENROOT_RUNTIME_PATH")):
             place = self.directory / name
             place.mkdir()
             place.chmod(0o1777)
             self.env[variable] = str(place)
-        if APPTAINER.exists():
-            self.env["PATH"] = f"{APPTAINER}:{os.environ['PATH']}"
+        programs = APPTAINER if self.kind == "apptainer" else ENROOT
+        if programs.exists():
+            self.env["PATH"] = f"{programs}:{os.environ['PATH']}"
         Path("/dev/fuse").chmod(0o666)  # as udev does
 
     def _start_dockerd(self) -> None:
@@ -309,6 +318,21 @@ def _archive(root: bytes) -> bytes:
             entry.size = len(data)
             archive.addfile(entry, io.BytesIO(data))
     return buffer.getvalue()
+
+
+def _squashfs(root: bytes) -> bytes:
+    """An image as Enroot makes them, with these files."""
+    with tempfile.TemporaryDirectory(prefix="tm-enroot-") as place:
+        files = Path(place, "root")
+        with tarfile.open(fileobj=io.BytesIO(root)) as archive:
+            archive.extractall(files, filter="fully_trusted")
+        (files / "bin").symlink_to("usr/bin")
+        (files / "etc/environment").write_text("FROM_IMAGE=yes\n")
+        # As of an image whose entry point is not what a task is.
+        (files / "etc/rc").write_text("echo the entry point of the image\n")
+        quiet = ("-quiet", "-no-progress", "-all-root", "-comp", "lz4")
+        subprocess.run(["mksquashfs", files, Path(place, "image"), *quiet], check=True, capture_output=True)
+        return Path(place, "image").read_bytes()
 
 
 def _slim(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:

@@ -12,17 +12,17 @@ import time
 from pathlib import Path
 
 import pytest
-from private_engines import IMAGE, NO_BASH, NO_PYTHON, engine_of_module
+from private_engines import IMAGE, NO_BASH, NO_PYTHON, WITHOUT_DAEMON, engine_of_module
 
 from trainmaster.executors.containers.command_line import shared_bytes
 
 pytestmark = pytest.mark.container
 
 
-docker, podman, apptainer = map(engine_of_module, ("docker", "podman", "apptainer"))
+docker, podman, apptainer, enroot = map(engine_of_module, ("docker", "podman", "apptainer", "enroot"))
 
 
-@pytest.fixture(params=["docker", "podman", "apptainer"])
+@pytest.fixture(params=["docker", "podman", "apptainer", "enroot"])
 def engine(request, tm):
     """All, one after the other; whatever a test does, it leaves no container."""
     found = request.getfixturevalue(request.param)
@@ -59,12 +59,14 @@ def used(engine, tm):
 
 #: What the first two do with signals and containers that are left is said by the same calls.
 IN_DOCKER = pytest.mark.parametrize(
-    "engine", ["docker", pytest.param("podman", marks=pytest.mark.crossings), "apptainer"], indirect=True
+    "engine",
+    ["docker", pytest.param("podman", marks=pytest.mark.crossings), "apptainer", "enroot"],
+    indirect=True,
 )
 
 
-#: Docker has a daemon, Apptainer none.
-IN_BOTH = pytest.mark.parametrize("engine", ["docker", "apptainer"], indirect=True)
+#: Docker has a daemon, the others none.
+IN_BOTH = pytest.mark.parametrize("engine", ["docker", "apptainer", "enroot"], indirect=True)
 
 
 def task(tm, command, **keys):
@@ -101,7 +103,7 @@ def test_a_task_finds_the_same_inside(tm, engine):
     )
     summary = tm.run(recipe)
     log = tm.logs(summary["run"])
-    shared = more << 20 if engine.kind != "apptainer" else shared_bytes()
+    shared = more << 20 if engine.kind not in WITHOUT_DAEMON else shared_bytes()
     assert "image yes, caller none, home of the host none\n" in log
     assert "word a \"b\" $c \\ ü\nd, secret staple, lr it's; $HOME\n*, quoted it's; $HOME\n*\n" in log
     assert f"user {os.getuid()}:{os.getgid()}, process worker-0\n" in log
@@ -229,7 +231,7 @@ def test_the_supervisor_is_killed(tm, engine):
         for pid, command in tm.processes().items()
         if command.startswith(f"{shutil.which(engine.kind)} run")
     ]
-    assert clients or engine.kind == "apptainer"  # whose client is no process of its own
+    assert clients or engine.kind in WITHOUT_DAEMON  # whose client is no process of its own
     for pid in [*tm.supervisors(), *clients]:
         os.kill(pid, signal.SIGKILL)
     call.wait(0)

@@ -68,7 +68,7 @@ exec sh -c "$line"
 
 # On a machine: what runs in a container is found by the engine's client, which has the attempt's name and the
 # engine's settings in its environment. What is begun there has a mark: no engine ends it with its client.
-# What runs in Apptainer is an ordinary process, whose namespaces are entered.
+# What runs in Apptainer or Enroot is an ordinary process, whose namespaces are entered.
 _INSIDE: Final = """\
 inner=%(inner)s
 value() { { tr '\\0' '\\n' <"$2"; } 2>/dev/null | sed -n "s/^$1=//p" | head -n 1; }
@@ -91,7 +91,8 @@ for one in $(of_member); do
   [ "$(readlink "${one%%environ}ns/mnt")" != "$(readlink /proc/self/ns/mnt)" ] || continue
   attempt=$(value TRAINMASTER_ATTEMPT_ID "$one")
   member=$(value TRAINMASTER_ROLE "$one")-$(value TRAINMASTER_INDEX "$one")
-  if [ -n "$(value APPTAINER_CONTAINER "$one")$(value SINGULARITY_CONTAINER "$one")" ]; then
+  if [ -n "$(value APPTAINER_CONTAINER "$one")$(value SINGULARITY_CONTAINER "$one")" ] \\
+    || [ "$(value container "$one")" = enroot ]; then
     pid=${one%%/environ} user=--user
     [ "$(readlink "${pid}/ns/user")" != "$(readlink /proc/self/ns/user)" ] || user=
     set -- nsenter --target "${pid##*/}" $user --preserve-credentials --mount --pid bash -c

@@ -1,4 +1,4 @@
-"""Containers of Apptainer on a real Slurm: they end as they do elsewhere, and leave nothing on nodes."""
+"""Containers without a daemon on a real Slurm: they end as they do elsewhere, and leave nothing on nodes."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ MEMORY_BYTES = 700 << 20
 EAT = "x=aaaaaaaa; while [ ${#x} -lt 8000000 ]; do x=$x$x; done; while :; do a+=($x); done"
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[PrivateEngine]:
+@pytest.fixture(scope="module", params=["apptainer", "enroot"])
+def engine(request: pytest.FixtureRequest) -> Iterator[PrivateEngine]:
     """One whose images and temporary files lie where all nodes see them, as on a site's scratch."""
     try:
-        with PrivateEngine("apptainer") as running:
+        with PrivateEngine(request.param) as running:
             yield running
     except NoEngineError as error:
         pytest.skip(str(error))

@@ -106,8 +106,19 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def apptainer() -> Iterator[str]:
     """Lines that choose it, with our image in its cache, on every node."""
+    yield from chosen_on_nodes("apptainer")
+
+
+@pytest.fixture(scope="module")
+def enroot() -> Iterator[str]:
+    """The same of Enroot."""
+    yield from chosen_on_nodes("enroot")
+
+
+def chosen_on_nodes(kind: str) -> Iterator[str]:
+    """Lines for the settings of Slurm."""
     try:
-        with PrivateEngine("apptainer", make_image(("bash", "cat", "sleep"), python=False)) as engine:
+        with PrivateEngine(kind, make_image(("bash", "cat", "sleep"), python=False)) as engine:
             chosen = " ".join(f"{name}='{value}'" for name, value in engine.env.items())
             yield f"before: export {chosen}\n"
             until(lambda: not engine.containers(), 60)
@@ -151,19 +162,20 @@ def test_a_search_and_a_sweep_fill_both_nodes(
     check_clean(account)
 
 
-def test_a_gang_in_apptainer_outlives_its_driver_and_goes_on(
-    user: Renter, account: Account, apptainer: str
+@pytest.mark.parametrize("kind", ["apptainer", "enroot"])
+def test_a_gang_without_a_daemon_outlives_its_driver_and_goes_on(
+    user: Renter, account: Account, request: pytest.FixtureRequest, kind: str
 ) -> None:
     """Killed, the driver finds the members that run; interrupted, they save, and the next one has that."""
     settings = account.home / "slurm.yaml"
-    settings.write_text(f"{apptainer}{settings.read_text()}")
+    settings.write_text(f"{request.getfixturevalue(kind)}{settings.read_text()}")
     count = """|
-      [ -n "$APPTAINER_CONTAINER" ]
+      [ "${container-${APPTAINER_CONTAINER:+apptainer}}" = KIND ]
       saved=$TRAINMASTER_CHECKPOINT_DIR/count-$TRAINMASTER_INDEX
       if [ -e $saved ]; then echo "goes on from $(cat $saved)"; exit; fi
       trap 'echo 7 > $saved; exit 3' TERM
       echo counts; sleep 600 & wait"""
-    recipe = user.recipe(Crossing(count, "", more=f"container: {IMAGE}").recipe)
+    recipe = user.recipe(Crossing(count.replace("KIND", kind), "", more=f"container: {IMAGE}").recipe)
     going = user.run(recipe, provider="slurm")
     run = going.run
     logs = [user.lab.home / "runs" / run / f"tasks/train/0/1/worker-{index}.log" for index in (0, 1)]

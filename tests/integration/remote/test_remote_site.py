@@ -586,7 +586,7 @@ def test_a_host_without_docker_and_podman_is_named(hosts):
     job = staging.stage(hosts.context(container="debian:12"), {})
     assert job.users_fault
     assert job.error.startswith("experiments.train.container: h")
-    assert "needs docker, podman or apptainer: docker is not installed; podman is not installed" in job.error
+    assert "needs docker, podman, apptainer or enroot: docker is not installed; podman" in job.error
 
 
 def test_what_operating_systems_said_comes_from_the_nodes_or_from_their_provider(hosts):

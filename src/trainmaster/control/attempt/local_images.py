@@ -188,13 +188,14 @@ def _run(
         user=(os.getuid(), os.getgid()),
         groups=os.getgroups(),
     )
-    if engine.kind == command_line.APPTAINER:
+    if engine.kind in command_line.WITHOUT_DAEMON:
         scratch = Path(command_line.scratch(engine.settings, name))
         try:
             scratch.mkdir(mode=0o700)
         except OSError as error:
             raise UsageError(
-                f"{scratch.parent}, where containers of Apptainer have their /tmp: {error.strerror}",
+                f"{scratch.parent}, where containers of {engine.kind.capitalize()} have their /tmp: "
+                f"{error.strerror}",
                 "Set TMPDIR to a directory in which you may write.",
             ) from None
     process = subprocess.Popen(
@@ -217,7 +218,7 @@ def _run(
             process.wait()
         if process.returncode < 0:
             _remove(name, engine)
-        elif engine.kind == command_line.APPTAINER:
+        elif engine.kind in command_line.WITHOUT_DAEMON:
             engine.remove(name)
         _containers_of.pop(name, None)
         _children.discard(process.pid)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 #: once, to every process; it waits for the script, then for what the script has left: those get SIGTERM
 #: and two seconds, or as long as the caller that stops it will wait.
 #:
+#: Enroot mounts the image by processes that run in there before this one has begun anything: they stay.
+#:
 #: An engine may be set to show a container the processes of its node. Then this one is not number 1, and what
 #: is the script's are the descendants of its parent: every engine has one monitor per container, to which the
 #: kernel gives orphans. There nothing ends with this process by itself, so it ends what is left.
@@ -30,18 +32,23 @@ if TYPE_CHECKING:
 #: would carry standard output and error separately, and mix up what comes first.
 PROCESS_1 = r"""
 exec 2>&1
-asked= told= main=
+asked= told= main= kept= top=$PPID
 below() {
   local child children file
   for file in "/proc/$1/task/"*/children; do
     children=
     read -r children 2>/dev/null <"$file"
-    for child in $children; do [[ $child == $$ ]] || found+=("$child"); below "$child"; done
+    for child in $children; do
+      [[ $child == $$ || $kept == *" $child "* ]] || found+=("$child")
+      below "$child"
+    done
   done
 }
-others() { found=(-1); [[ $$ == 1 ]] || { found=(); below "$PPID"; }; }
+others() { found=(-1); [[ $$ == 1 && ! $kept ]] || { found=(); below "$top"; }; }
 tell() { [[ $told || ! $main ]] || { told=1; others; kill -TERM "${found[@]}"; }; }
 trap 'asked=1; tell' TERM
+found=()
+[[ $$ != 1 ]] || { top=1; below 1; kept=${found[*]:+" ${found[*]} "}; }
 set -m
 while read -rd '' && [[ $REPLY ]]; do set -- "$@" "$REPLY"; done
 [[ ! $asked ]] || exit 143
@@ -83,6 +90,32 @@ APPTAINER = "apptainer"
 SINGULARITY = "singularity"
 APPTAINER_CACHES = ("APPTAINER_CACHEDIR", "SINGULARITY_CACHEDIR")
 APPTAINER_EXEC = ("--silent", "exec", "--cleanenv", "--contain", "--pid", "--no-init", "--no-home")
+#: Neither has it; to both an image is a file.
+ENROOT = "enroot"
+WITHOUT_DAEMON = (APPTAINER, ENROOT)
+#: Starts a container of Enroot in a namespace of processes, which Enroot has not: if this is killed, all are.
+#: SIGTERM goes to those that start it, then to `PROCESS_1`. What is written to `rc` is read by the image's
+#: shell, in place of the image's entry point.
+IN_ENROOT = r"""
+program=$1 scratch=$2 image=$3 cwd=$4
+shift 4
+(umask 077; mkdir -p "$scratch/tmp" "$scratch/run"; cat >"$scratch/rc" <<'END') || exit 125
+export PATH="${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}"
+cd "$1" && shift && exec "$@"
+END
+options=()
+while [[ $1 != -- ]]; do options+=("$1"); shift; done
+export ENROOT_RUNTIME_PATH=$scratch/run ENROOT_LOGIN_SHELL=n
+set -m
+main=
+trap '[[ ! $main ]] || kill -TERM -- "-$main"' TERM
+setpriv --pdeathsig KILL unshare --pid --fork --kill-child --mount-proc "$program" start --rc "$scratch/rc" \
+  "${options[@]}" "$image" "$cwd" "${@:2}" <&0 &
+main=$!
+exec 2>/dev/null
+while kill -0 "$main" 2>/dev/null; do wait "$main"; done
+wait "$main"
+"""
 #: What holds the network is called like a member with this name; theirs have a number.
 NETWORK = "network"
 HOLD = "trap exit TERM; exec 9<> <(:); while :; do read -rt 1000 -u 9; done"
@@ -146,6 +179,8 @@ def run_command(
     """
     if container["kind"] == APPTAINER:
         return _apptainer_command(container, name, cwd, gpu_ids)
+    if container["kind"] == ENROOT:
+        return enroot_command(container, scratch(container["settings"], name), cwd, gpu_ids)
     command = [container["program"], "run", "--rm", "--interactive", "--name", name]
     for key, value in labels.items():
         command += ["--label", f"trainmaster.{key}={value}"]
@@ -193,21 +228,25 @@ def run_command(
     return [*joining, " ".join(options), *command]
 
 
-def image_file(name: str, settings: Mapping[str, str]) -> str:
-    """Where Apptainer's image of this name lies, or is to lie: in its cache, unless the name is a file's.
+def image_file(name: str, settings: Mapping[str, str], kind: str = APPTAINER) -> str:
+    """Where the image of this name lies, or is to lie: in the engine's cache, unless the name is a file's.
 
     >>> image_file("me/x:1", {"APPTAINER_CACHEDIR": "/scratch/ann"})
     '/scratch/ann/trainmaster/me%2Fx:1.sif'
     """
     if name.startswith("/") and os.path.exists(name):  # noqa: PTH110 - as elsewhere in the supervisor
         return name
+    if kind == ENROOT:
+        home = settings.get("XDG_CACHE_HOME") or f"{settings.get('HOME', '')}/.cache"
+        cache = settings.get("ENROOT_CACHE_PATH") or f"{home}/enroot"
+        return f"{cache}/trainmaster/{name.replace('/', '%2F')}.sqsh"
     given = (settings[name] for name in APPTAINER_CACHES if settings.get(name))
     cache = next(given, f"{settings.get('HOME', '')}/.apptainer/cache")
     return f"{cache}/trainmaster/{name.replace('/', '%2F')}.sif"
 
 
 def scratch(settings: Mapping[str, str], name: str) -> str:
-    """The directory that is ``/tmp`` in a container of Apptainer.
+    """The directory that has ``/tmp`` of a container without a daemon.
 
     >>> scratch({"TMPDIR": "/scratch/ann"}, container_name("/home/ann", "digits/0/1", "worker-0"))
     '/scratch/ann/trainmaster-digits-0-1-worker-0-b6943c7c'
@@ -229,6 +268,27 @@ def _apptainer_command(
         command += ["--mount", _mount(path)]
     command.append(image_file(container["image"], settings))
     return [*command, "bash", "-c", PROCESS_1, "trainmaster"]
+
+
+def enroot_command(
+    container: Mapping[str, Any],
+    scratch_directory: str,
+    cwd: str,
+    gpu_ids: Sequence[str] = (),
+    script: str = PROCESS_1,
+) -> list[str]:
+    """Enroot's command line; a script of bash inside."""
+    gpus = ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"]
+    options = ["--env", "SHELL=/bin/bash", "--env", "container=enroot"]
+    for each in gpus if gpu_ids else ["NVIDIA_VISIBLE_DEVICES=void"]:
+        options += ["--env", each]
+    inside = [(f"{scratch_directory}/tmp", path) for path in ("/tmp", "/var/tmp")]  # noqa: S108
+    for source, target in [*inside, *((path, path) for path in container["mounts"])]:
+        options += ["--mount", f"{source}:{target}:none:x-create=dir,rbind,rw"]
+    file = image_file(container["image"], container["settings"], ENROOT)
+    words = ["enroot-nsenter", "--user", "--mount", "bash", "-c", IN_ENROOT, "trainmaster"]
+    words += [container["program"], scratch_directory, file, cwd, *options, "--"]
+    return ["/usr/bin/env", *words, "bash", "-c", script, "trainmaster"]
 
 
 def system_calls() -> str:

@@ -1,4 +1,4 @@
-"""`ContainerEngine`: docker, podman or Apptainer on this machine, asked through its own command line."""
+"""`ContainerEngine`: docker, podman, Apptainer or Enroot here, asked through its own command line."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from hashlib import sha256
 from io import BufferedIOBase
 from math import inf
 from pathlib import Path
@@ -28,7 +29,7 @@ from trainmaster.spec.processes import said_by
 ENGINE_VARIABLE = "TRAINMASTER_CONTAINER_ENGINE"
 #: Those that can keep tasks of others apart; and all.
 APART = ("docker", "podman")
-KINDS = (*APART, command_line.APPTAINER)
+KINDS = (*APART, *command_line.WITHOUT_DAEMON)
 
 #: Where the clients find their engine, their configuration and their helpers. Nothing else of the
 #: caller's environment reaches them, and none of it reaches a container.
@@ -39,6 +40,8 @@ _SETTINGS = (
     "CONTAINERS_REGISTRIES_CONF", "CONTAINERS_STORAGE_CONF", "REGISTRY_AUTH_FILE",
     "APPTAINER_CACHEDIR", "APPTAINER_CONFIGDIR", "APPTAINER_TMPDIR", "APPTAINER_UNSQUASH",
     "SINGULARITY_CACHEDIR", "SINGULARITY_TMPDIR",
+    "ENROOT_CACHE_PATH", "ENROOT_CONFIG_PATH", "ENROOT_DATA_PATH", "ENROOT_NATIVE_OVERLAYFS",
+    "ENROOT_RUNTIME_PATH", "ENROOT_TEMP_PATH", "XDG_CACHE_HOME",
     "DBUS_SESSION_BUS_ADDRESS", "HOME", "PATH", "TMPDIR",
     "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR",
 )  # fmt: skip
@@ -63,10 +66,14 @@ _LEFT_S = 24 * 3600.0
 _MAGIC = b"SIF_MAGIC"
 _MAGIC_AT = 32
 _ID = slice(48, 64)
+_SQUASHFS, _SUPERBLOCK_BYTES = b"hsqs", 96
 #: Says what is in the environment of a container, with nothing but a bash.
 _ENVIRONMENT = "while IFS= read -rd '' pair; do printf '%s\\0' \"$pair\"; done </proc/self/environ"
-#: What Apptainer and bash set there.
-_NOT_OF_IMAGE = ("APPTAINER_", "SINGULARITY_", "HOME=", "PROMPT_COMMAND=", "PS1=", "PWD=", "TERM=")
+#: What Apptainer, Enroot and bash set there.
+_NOT_OF_IMAGE = (
+    "APPTAINER_", "SINGULARITY_", "HOME=", "OLDPWD=", "PROMPT_COMMAND=", "PS1=", "PWD=", "SHELL=", "SHLVL=",
+    "TERM=", "_=", "container=",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,19 +272,27 @@ class Apptainer(ContainerEngine):
 
     def image(self, name: str) -> ContainerImage | None:
         """See `ContainerEngine.image`."""
-        file = Path(command_line.image_file(name, self.settings))
+        file = self._file(name)
         try:
             identity = file.readlink().stem if name != str(file) else _identity(file)
         except OSError:
             return None
-        words = [*command_line.APPTAINER_EXEC, str(file), "bash", "-c", _ENVIRONMENT]
         try:
-            said = self._call(words, _STARTED_S).stdout  # nothing, if it has no bash
+            said = self._environment(file)  # nothing, if it has no bash
         except (OSError, subprocess.TimeoutExpired):
             said = ""
         pairs = [pair for pair in said.split("\0") if pair and not pair.startswith(_NOT_OF_IMAGE)]
         variables = {key: value for key, _, value in (pair.partition("=") for pair in pairs)}
         return ContainerImage(identity, variables, is_own=name == str(file))
+
+    def _file(self, name: str) -> Path:
+        return Path(command_line.image_file(name, self.settings, self.kind))
+
+    def _environment(self, file: Path) -> str:
+        """What is in the environment of its containers."""
+        return self._call(
+            [*command_line.APPTAINER_EXEC, str(file), "bash", "-c", _ENVIRONMENT], _STARTED_S
+        ).stdout
 
     def pull(self, name: str, children: set[int], connect_s: float | None = None) -> None:
         """See `ContainerEngine.pull`."""
@@ -309,20 +324,27 @@ class Apptainer(ContainerEngine):
             sent, identity = place / "sent", ""
             with sent.open("wb") as file:
                 shutil.copyfileobj(archive, file, _PIECE_BYTES)
-            if _is_file_of_apptainer(sent):
+            if self._is_own(sent):
                 sent.rename(place / "image")
             else:
                 identity = _digest_of_archive(sent)
-                words = ("build", f"{place}/image", f"docker-archive:{sent}")
-                code, said = self._listened(*words, children=children, connect_s=inf)
-                if code:
-                    raise self.refusal(f"{self.kind} does not take the image {name}", said)
+                self._build(place, name, children)
             self._take(place, name, identity)
+
+    def _is_own(self, file: Path) -> bool:
+        return _is_file_of_apptainer(file)
+
+    def _build(self, place: Path, name: str, children: set[int]) -> None:
+        """Make an image of an archive."""
+        words = ("build", f"{place}/image", f"docker-archive:{place}/sent")
+        code, said = self._listened(*words, children=children, connect_s=inf)
+        if code:
+            raise self.refusal(f"{self.kind} does not take the image {name}", said)
 
     def save(self, name: str, target: str) -> None:
         """See `ContainerEngine.save`."""
         try:
-            shutil.copyfile(command_line.image_file(name, self.settings), target)
+            shutil.copyfile(self._file(name), target)
         except OSError as error:
             raise self.refusal(f"{self.kind} cannot save the image {name}", str(error)) from None
 
@@ -337,13 +359,15 @@ class Apptainer(ContainerEngine):
             return error
         advice = (
             "Free some there, or set APPTAINER_CACHEDIR (for images) and APPTAINER_TMPDIR (to make them)."
+            if self.kind == command_line.APPTAINER
+            else "Free some there, or set ENROOT_CACHE_PATH (for images) and ENROOT_TEMP_PATH (to make them)."
         )
         return FullStoreError(error.args[0], advice)
 
     @contextmanager
     def _making(self, name: str) -> Iterator[Path]:
         """A directory for what is being made, where its file is to be."""
-        store = Path(command_line.image_file(name, self.settings)).parent
+        store = self._file(name).parent
         try:
             store.mkdir(parents=True, exist_ok=True)
             for left in store.glob(".new-*"):  # by one that was killed
@@ -356,10 +380,58 @@ class Apptainer(ContainerEngine):
 
     def _take(self, place: Path, name: str, identity: str) -> None:
         """Put an image where it is found by its name; others may do the same."""
-        made, name_of_file = place / "image", f"{identity or _identity(place / 'image')}.sif"
+        suffix = self._file(name).suffix
+        made, name_of_file = place / "image", f"{identity or _identity(place / 'image')}{suffix}"
         made.replace(place.parent / name_of_file)
         made.symlink_to(name_of_file)
-        made.replace(command_line.image_file(name, self.settings))
+        made.replace(self._file(name))
+
+
+@dataclass(frozen=True, slots=True)
+class Enroot(Apptainer):
+    """The same with another program, which tells no digest and takes no archive of docker or podman."""
+
+    def _environment(self, file: Path) -> str:
+        with tempfile.TemporaryDirectory(prefix="tm-enroot-") as scratch:
+            container = {"program": self.program, "settings": self.settings, "image": str(file), "mounts": ()}
+            words = command_line.enroot_command(container, scratch, "/", script=_ENVIRONMENT)
+            return replace(self, program=words[0])._call(words[1:], _STARTED_S).stdout
+
+    def pull(self, name: str, children: set[int], connect_s: float | None = None) -> None:
+        """See `ContainerEngine.pull`."""
+        if name.startswith("/"):
+            raise UsageError(f"there is no image {name}", "Name a file that is on every machine.")
+        with self._making(name) as place:
+            settings = {**self.settings, "ENROOT_CACHE_PATH": f"{place}/cache"}
+            host, has_host, rest = name.partition("/")
+            if is_loopback(host.partition(":")[0]):
+                settings["ENROOT_ALLOW_HTTP"] = "y"
+            is_host = bool(has_host and set(".:") & set(host))
+            words = (
+                "import",
+                "--output",
+                f"{place}/image",
+                f"docker://{host}#{rest}" if is_host else f"docker://{name}",
+            )
+            there = replace(self, settings=settings)
+            code, said = there._listened(*words, children=children, connect_s=connect_s)
+            if code:
+                raise self.refusal(
+                    f"the image {name} is not on this machine and cannot be pulled",
+                    said,
+                    "Check its name, or write who you are into ~/.config/enroot/.credentials.",
+                )
+            self._take(place, name, _digest_in(place / "cache"))
+
+    def _is_own(self, file: Path) -> bool:
+        with file.open("rb") as opened:
+            return opened.read(len(_SQUASHFS)) == _SQUASHFS
+
+    def _build(self, place: Path, name: str, children: set[int]) -> None:
+        raise UsageError(
+            f"{self.kind} does not take the image {name} of another engine",
+            "Push it to a registry, or make a file of it with `enroot import` and name that.",
+        )
 
 
 def find_engine(environ: Mapping[str, str], kinds: Sequence[str] = KINDS) -> ContainerEngine:
@@ -385,7 +457,7 @@ def find_engine(environ: Mapping[str, str], kinds: Sequence[str] = KINDS) -> Con
         if program is None:
             refusals.append(f"{kind} is not installed")
             continue
-        made = Apptainer if kind == command_line.APPTAINER else ContainerEngine
+        made = {command_line.APPTAINER: Apptainer, command_line.ENROOT: Enroot}.get(kind, ContainerEngine)
         engine = made(kind, os.path.abspath(program), settings=settings)  # noqa: PTH100
         rootless, refusal = _try(engine)
         if not refusal:
@@ -408,7 +480,7 @@ def last_words(said: str) -> str:
 
 def _try(engine: ContainerEngine) -> tuple[bool, str]:
     """Whether an engine is rootless, and why it is of no use."""
-    if engine.kind == command_line.APPTAINER:
+    if engine.kind in command_line.WITHOUT_DAEMON:
         code, said = engine.ask("version")
         return True, last_words(said) if code else ""
     if engine.kind == "podman":
@@ -462,6 +534,9 @@ def _identity(path: Path) -> str:
         OSError: it cannot be read.
     """
     if path.is_dir() or not _is_file_of_apptainer(path):
+        with suppress(IsADirectoryError), path.open("rb") as file:
+            if (head := file.read(_SUPERBLOCK_BYTES)).startswith(_SQUASHFS):
+                return sha256(head).hexdigest()
         return f"{path.stat().st_mtime_ns:x}"
     with path.open("rb") as file:
         return file.read(_ID.stop)[_ID].hex()
@@ -475,6 +550,15 @@ def _digest(blobs: Path) -> str:
         return str(manifest["config"]["digest"]).rpartition(":")[2]
     except (OSError, ValueError, KeyError, TypeError):
         return ""
+
+
+def _digest_in(cache: Path) -> str:
+    """Which image was imported into an empty cache: the name of what is JSON; the others are layers."""
+    for file in cache.glob("?" * 64):
+        done = subprocess.run(["zstd", "-dcq", file], capture_output=True, check=False)
+        if done.stdout.startswith(b"{"):
+            return file.name
+    return ""
 
 
 def _digest_of_archive(path: Path) -> str:

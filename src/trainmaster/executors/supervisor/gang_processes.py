@@ -168,7 +168,7 @@ class GangProcesses:
     def take_engine(self, container: dict[str, Any]) -> None:
         """Know what has to be asked to end its containers, if they are not children of ours."""
         self.repeats = True
-        if container["kind"] == "apptainer":
+        if container["kind"] in ("apptainer", "enroot"):
             self.engine = None
             return
         self.engine = {key: container[key] for key in ("program", "kind", "settings")}

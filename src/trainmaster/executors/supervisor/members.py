@@ -141,7 +141,7 @@ class Spawner:
         arguments = self._arguments(gang, member)[len(_FLAGS) :]
         markers = self._markers(gang)
         env = {**member.env, **markers}
-        if container["kind"] == command_line.APPTAINER:
+        if container["kind"] in command_line.WITHOUT_DAEMON:
             os.mkdir(command_line.scratch(container["settings"], name), 0o700)  # noqa: PTH102
             if member.gpus:  # it shows all of them
                 node = {key: value for key, value in handed_on(os.environ).items() if "VISIBLE" in key}

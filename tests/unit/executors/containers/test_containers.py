@@ -77,6 +77,15 @@ def test_apptainer_is_a_program_with_an_image_that_is_a_file(tmp_path):
         assert command({**APPTAINER, "image": str(file)})[-5] == str(shown)
 
 
+def test_enroot_is_a_program_whose_container_has_its_own_processes(tmp_path):
+    enroot = {**APPTAINER, "program": "/bin/enroot", "kind": "enroot"}
+    found = command(enroot)
+    assert found[:4] == ["/usr/bin/env", "enroot-nsenter", "--user", "--mount"]
+    assert found[8:12] == ["/bin/enroot", "/tmp/n", "/h/.cache/enroot/trainmaster/i:1.sqsh", "/a/code"]
+    assert {"/a:/a:none:x-create=dir,rbind,rw", "NVIDIA_VISIBLE_DEVICES=void"} <= set(found)
+    assert {"NVIDIA_VISIBLE_DEVICES=all"} <= set(command(enroot, gpu_ids=["1"]))
+
+
 def sandboxed(container, **fields):
     sandbox = Sandbox(65534, 65534, readable=("/code",), writable=("/code/out",), processes=99, **fields)
     values = {name: container[name] for name in ("program", "kind", "rootless", "image")}

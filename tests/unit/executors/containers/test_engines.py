@@ -69,6 +69,13 @@ def test_apptainer_where_there_is_nothing_else(programs):
         ContainerEngine("docker", "/bin/false").pull("/x.sif", set())
 
 
+def test_enroot_comes_last(programs):
+    assert find_engine(programs(apptainer=UNREACHABLE, enroot="echo 4.1.2")).kind == "enroot"
+    env = programs(apptainer="echo 1.4.5")
+    assert find_engine(env).kind == "apptainer"
+    assert find_engine({**env, "TRAINMASTER_CONTAINER_ENGINE": "enroot"}).kind == "enroot"
+
+
 def test_singularity_where_apptainer_is_missing(programs):
     env = programs(singularity="echo singularity-ce version 4.1.1")
     for chosen in ({}, {"TRAINMASTER_CONTAINER_ENGINE": "apptainer"}):
