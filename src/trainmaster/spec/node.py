@@ -266,7 +266,9 @@ class _Composer:
         except RecipeError:
             raise
         except MarkedYAMLError as error:
-            raise self._not_yaml(error) from None
+            from trainmaster.spec.not_yaml import explain  # only a mistake pays for it
+
+            raise self._error(*explain(error, self._text)) from None
         except Exception as error:  # noqa: BLE001 - ruamel's scanner raises what it likes for odd escapes
             raise self._error(1, 1, f"not readable as YAML ({error}); see https://yaml.org") from None
         if self._mistakes:
@@ -332,7 +334,9 @@ class _Composer:
             # The parser places what is left out at the next token, lines below: its key is where people look.
             value.line, value.column = key.line, key.column
         if key.kind is not Kind.SCALAR:
-            self._add(key, f"{key.describe()} as a key; a key is a text")
+            braces = self._text.split("\n")[key.line - 1][key.column - 2 : key.column] == "{{"
+            what = "put quotes around a value that begins with {{" if braces else "a key is a text"
+            self._add(key, f"{key.describe()} as a key; {what}")
         elif key.text == "<<" and key.plain:
             self._add(key, "a merge key '<<'; it is no part of YAML 1.2: write the keys out")
         elif key.text in mapping.keys:
@@ -363,26 +367,6 @@ class _Composer:
             line, column = place(self._text, match.start())
             what = "a NUL byte" if match[0] == "\0" else f"the control character {match[0]!r}"
             raise self._error(line, column, f"{what}; {self._wording.one} is a text file")
-
-    def _not_yaml(self, error: Any) -> RecipeError:  # noqa: ANN401 - ruamel's marks are not typed
-        mark = error.problem_mark or error.context_mark
-        if "end of stream" in str(error.problem) and error.context_mark is not None:
-            mark = error.context_mark  # where the quote was opened, not where the file ends
-        problem = " ".join(str(error.problem or error).split())
-        if mark is None:
-            return self._error(1, 1, f"not YAML: {problem}")
-        line, column = mark.line + 1, mark.column + 1
-        lines = self._text.split("\n")
-        start = lines[mark.line] if mark.line < len(lines) else ""
-        indent = start[: len(start) - len(start.lstrip())]
-        if "\t" in indent:
-            return self._error(line, indent.index("\t") + 1, "a tab was found; indent with spaces")
-        if "'\\t'" in problem:
-            return self._error(line, column, "a tab was found; use spaces")
-        context = f" {error.context}" if error.context else ""
-        return self._error(
-            line, column, f"not YAML: {problem}{context}; check quotes, colons and indentation"
-        )
 
     def _add(self, node: YamlNode, message: str) -> None:
         self._mistakes.append(Mistake(node.line, node.column, "", message))
