@@ -343,3 +343,16 @@ def test_the_page_for_people_is_true(tm):
     assert out.count("trained") == 3
     assert "main 0 1.0" in out
     assert "experiments.main.comand unknown key 'comand'; did you mean 'command'?" in out
+
+
+def test_a_type_checker_accepts_the_page_for_people(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
+    (tmp_path / "page.py").write_text("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)))
+    found = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "page.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
