@@ -8,6 +8,7 @@ so many threads into `predict` at the same time; without it one.
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -68,7 +69,7 @@ def load(script: Path, directory: Path) -> ModelServer:
     """The server of a script; what the script raises goes on to its log.
 
     Raises:
-        ModelError: it has no ``predict``.
+        ModelError: it has no ``predict``, or a function that cannot be called as it will be.
     """
     spec = importlib.util.spec_from_file_location("serve", script)
     assert spec is not None
@@ -80,7 +81,23 @@ def load(script: Path, directory: Path) -> ModelServer:
     predict, loads = getattr(module, "predict", None), getattr(module, "load", None)
     if not callable(predict):
         raise ModelError(f"{script} has no function `predict(model, inputs)`.")
+    _refuse_other_parameters(script, "predict", predict, "model", "inputs")
+    if callable(loads):
+        _refuse_other_parameters(script, "load", loads, "model_dir")
     at_once = getattr(module, "AT_ONCE", 1)
     if not isinstance(at_once, int) or at_once < 1:
         raise ModelError(f"{script}: AT_ONCE = {at_once!r} is no number of threads.")
     return ScriptServer(predict, loads(str(directory)) if callable(loads) else None, at_once)
+
+
+def _refuse_other_parameters(script: Path, name: str, function: Callable[..., object], *given: str) -> None:
+    """Now, as the first request would find a replica that is ready and fails."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # one in C need not have any
+        return
+    try:
+        signature.bind(*given)
+    except TypeError:
+        call = f"{name}({', '.join(given)})"
+        raise ModelError(f"{script}: `{name}{signature}` is called as `{call}`; give it these.") from None

@@ -229,7 +229,15 @@ def test_the_script_of_the_code_comes_first(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("", "has no function `predict"), ("AT_ONCE = 0\ndef predict(m, i): ...", "AT_ONCE = 0 is no number")],
+    [
+        ("", "has no function `predict"),
+        ("AT_ONCE = 0\ndef predict(m, i): ...", "AT_ONCE = 0 is no number"),
+        (
+            "def predict(inputs): ...",
+            r"serve.py: `predict\(inputs\)` is called as `predict\(model, inputs\)`",
+        ),
+        ("def load(): ...\ndef predict(m, i): ...", r"`load\(\)` is called as `load\(model_dir\)`"),
+    ],
 )
 def test_a_script_without_what_it_needs_is_refused(tmp_path, text, message):
     (tmp_path / "serve.py").write_text(text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import exp, hypot, log
@@ -122,7 +122,7 @@ def histories(
         key = fingerprint_of(recipe, experiment, code, device)
         rows = database.measurements(key.exact, team)
         others = database.similar_measurements(key.similar, key.exact, team)
-        kin_rows = [row for row in others if any(_is_kin(key, each) for each in _read([row]))]
+        kin_rows = [row for row, each in measured_rows(others) if _is_kin(key, each)]
         rowed = [
             (row, sized)
             for some in (rows, kin_rows)
@@ -198,14 +198,13 @@ def _with_curves(
 ) -> list[tuple[RowMapping, Measurement]]:
     """Rows and measurements; where a target is asked for, with the curves of runs that had none."""
     until, found, left = experiment.ends_at, list[tuple[RowMapping, "Measurement"]](), _MOST_READ
-    for row in rows:
-        for each in _read([row]):
-            if until is not None and left and row["run_id"] and not _tells(each, until):
-                left -= 1
-                curve = _reported(home, experiment, row, each.steps_done)
-                curve = None if curve is None else replace(curve, batch=_batch(each))
-                each = replace(each, curve=curve)
-            found.append((row, each))
+    for row, each in measured_rows(rows):
+        told = each
+        if until is not None and left and row["run_id"] and not _tells(each, until):
+            left -= 1
+            curve = _reported(home, experiment, row, each.steps_done)
+            told = replace(each, curve=None if curve is None else replace(curve, batch=_batch(each)))
+        found.append((row, told))
     return found
 
 
@@ -296,11 +295,10 @@ def experience_of(database: Database, *fingerprints: str, team: str | None = Non
     from trainmaster.advisor.model.knowledge import prepared
 
     jobs: dict[str, list[Measurement]] = {}
-    for row in database.other_measurements(*fingerprints, team=team):
-        for measurement in _read([row]):
-            point = measurement.point
-            if point is not None and point.step_time_s and measurement.offer == "local":
-                jobs.setdefault(row["fingerprint"], []).append(measurement)
+    for row, measurement in measured_rows(database.other_measurements(*fingerprints, team=team)):
+        point = measurement.point
+        if point is not None and point.step_time_s and measurement.offer == "local":
+            jobs.setdefault(row["fingerprint"], []).append(measurement)
     learnt = []
     for found in jobs.values():
         points = [prepared(m, None) for m in found]
@@ -396,16 +394,15 @@ def _code_of(recipe: Recipe, snapshot: Path) -> CodeFingerprint:
     return _codes[key]
 
 
-def _read(rows: Sequence[RowMapping]) -> list[Measurement]:
+def measured_rows(rows: Sequence[RowMapping]) -> Iterator[tuple[RowMapping, Measurement]]:
+    """Each row with its measurement; what a newer version wrote is left out: less is known, no more."""
     from trainmaster.advisor.model.measurement import Measurement
 
-    found = []
     for row in rows:
         try:
             measured = Measurement.from_json(row["data"])
-        except (ValueError, TypeError, KeyError):  # a newer version wrote it: less is known, nothing is wrong
+        except (ValueError, TypeError, KeyError):
             continue
         if measured.curve is not None and not row["run_id"]:
             measured = replace(measured, curve=replace(measured.curve, is_run=False))
-        found.append(measured)
-    return found
+        yield row, measured

@@ -6,14 +6,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.papers.measured_table import PUBLISHED, MeasuredTable
 from trainmaster.advisor.papers.recommend import RecommendQuery, recommend
 from trainmaster.db import Database, queries
 from trainmaster.db.queries import ALL_RUNS, RunFilter
 from trainmaster.providers import load_catalogue
 from trainmaster.service.quotes.fingerprint import kinship
-from trainmaster.service.quotes.history import KIN
+from trainmaster.service.quotes.history import KIN, measured_rows
 from trainmaster.spec.errors import UsageError
 
 
@@ -41,7 +40,7 @@ def recommended(
     if len({row["experiment"] for row in rows}) > 1 and not experiment:
         names = ", ".join(sorted({row["experiment"] for row in rows}))
         raise UsageError(f"{run} has measured several jobs: {names}", f"Ask for {run}/EXPERIMENT.")
-    found = [(row["run_id"], Measurement.from_json(row["data"])) for row in rows]
+    found = [(row["run_id"], each) for row, each in measured_rows(rows)]
     own = next((each.code_lines or () for of, each in found if of == run), ())
     measured = [each for _, each in found if kinship(own, each.code_lines or ()) >= KIN]
     offer = measured[0].offer if measured else ""  # the newest measurement's: types are not comparable

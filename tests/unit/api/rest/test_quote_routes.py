@@ -136,6 +136,10 @@ def test_anwars_question_is_answered_for_his_job_and_ones_own(served):
         data = Measurement(Point(Strategy.ALLREDUCE, workers, **shape)).to_json()
         new = NewMeasurement(f"m-{workers}", "f", "s", "main", "job-red", data, float(workers))
         served.service.database.add_measurement(new)
+    later = NewMeasurement(
+        "m-0", "f", "s", "main", "job-red", '{"point": {"way": "of a later version"}}', 4.0
+    )
+    served.service.database.add_measurement(later)
     mine = ask("batch=64&profile=job-red").json()
     assert (mine["workers"], mine["points"]) == (1, 3), "this job does not scale"
     unknown = ask("batch=64&profile=job-red&latency_ms=0")
