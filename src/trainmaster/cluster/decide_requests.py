@@ -23,8 +23,8 @@ QUEUE_S: Final = 60.0
 #: Names of one kind in a line for people.
 _NAMED_MOST: Final = 4
 
-#: Why the money does not suffice for a record with what is to be asked for, or nothing. Said with it is
-#: whether nothing goes on without that.
+#: Given a record with the machines that would be asked for, and whether the run needs all of these to go
+#: on: why the money does not suffice for them; empty if it does.
 WhyUnpaid = Callable[[ClusterRecord, bool], str]
 
 

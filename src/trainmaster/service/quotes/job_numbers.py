@@ -31,9 +31,9 @@ _LEAST_VALUES: Final = 3
 #: A step follows a number to a power like this, before any were seen; how much steps differ beside (log).
 #: Other versions whose numbers leave so much more doubt than the nearest ones do not count.
 _NUMBERS: Final = (0.0, 0.5)
-#: What only says how the same work is weighed is believed to change no step.
-_WEIGHTS: Final = (0.0, 0.1)
-_WEIGHED: Final = re.compile(
+#: Hyperparameters of the optimizer and of regularization are believed to change no step.
+_HYPERPARAMETERS: Final = (0.0, 0.1)
+_IS_HYPERPARAMETER: Final = re.compile(
     r"\W*(lr|wd|l[12])|.*(learning|decay|momentum|dropout|beta|gamma|alpha|epsilon|clip|smooth|temperature"
     r"|warm-?_?up|patience|threshold).*|.*[-_](lr|wd|eps)|\W*(lr|eps)[-_].*",
     re.IGNORECASE,
@@ -271,7 +271,9 @@ def _slope(name: str, kin: Sequence[Measurement]) -> tuple[float, float]:
         if name in mine and seconds:
             rest = frozenset(mine.items() - {(name, mine[name])})
             groups.setdefault((shape_of(m), rest), []).append((log(mine[name]), log(seconds)))
-    return slope_within(groups, _WEIGHTS if _WEIGHED.fullmatch(name) else _NUMBERS, _STEP_NOISE)
+    return slope_within(
+        groups, _HYPERPARAMETERS if _IS_HYPERPARAMETER.fullmatch(name) else _NUMBERS, _STEP_NOISE
+    )
 
 
 def _beyond(value: float, seen: tuple[float, float]) -> float:

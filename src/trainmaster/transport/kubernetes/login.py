@@ -250,9 +250,8 @@ class KubeCredentials:
                 if self._told is None or is_refused:
                     self._told = self._asked(mapping_in(user["exec"]))
                 token = str(self._told.get("token") or "")
-        token = "".join(
-            token.split()
-        )  # an end of line within a header is refused, with all of it in the error
+        # An end of line within a header is refused, with the whole token in the error.
+        token = "".join(token.split())
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def context(self) -> ssl.SSLContext | None:

@@ -50,7 +50,7 @@ def test_a_number_that_changes_nothing_is_not_doubted_once_that_was_seen():
 @pytest.mark.parametrize(
     "name", ["--lr", "learning_rate", "--weight-decay", "--wd", "--max-lr", "adam_epsilon", "--warmup-steps"]
 )
-def test_what_only_weighs_is_believed_to_change_no_step_and_all_else_may(name):
+def test_hyperparameters_of_the_optimizer_are_believed_to_change_no_step_and_all_else_may(name):
     def doubt(name):
         (found,) = nearest([version(0.2, **{name: 0.1})], {name: 1.0})
         return found.step_spread
